@@ -1,0 +1,1 @@
+"""Pipelines (by model authors), deployments (by operators) and their resolution into one frozen plan."""

@@ -1,0 +1,1 @@
+"""Data plane: one file for each way a payload can travel."""

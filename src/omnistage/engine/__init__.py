@@ -1,0 +1,1 @@
+"""Composition root and the two Python faces, blocking and asynchronous."""

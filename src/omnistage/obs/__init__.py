@@ -1,0 +1,1 @@
+"""Logging, metrics and traces; knows nothing of the rest of the package."""

@@ -1,0 +1,1 @@
+"""The shell around the machine: driver, processes, supervisor, inline mode."""

@@ -1,0 +1,1 @@
+"""HTTP face: protocol, routes and rendering."""

@@ -1,0 +1,1 @@
+"""The execution loops (autoregressive, generation, diffusion) and the worker that hosts them."""

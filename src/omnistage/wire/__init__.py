@@ -1,0 +1,1 @@
+"""Control plane: the messages between processes and the channels that carry them."""
