@@ -1,0 +1,79 @@
+"""The resolved configuration of one stage, typed by its kind: what a worker receives and a stage engine is built from.
+
+Frozen and complete: every default has been filled in by the resolver. Travels to the worker as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
+
+
+class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be wire.messages.CLIENT (-1)."""
+
+    target: int
+    select: str | None = None
+    streaming: bool = True
+    unit: str = "items"
+    first: int = 1
+    later: int = 1
+    adaptive: bool = True
+
+
+class _Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys that every kind has. Sizes in bytes, times in seconds. `model_path` is the folder of the stage's own files."""
+
+    stage_id: int
+    model_stage: str
+    model_path: str
+    loader: str
+    processor: str | None = None
+    bridge: str | None = None
+    input_sources: tuple[int, ...] = ()
+    outputs: tuple[OutputEdge, ...] = ()
+    final_output_type: str | None = None
+    tokenizer_path: str | None = None
+    extras: dict[str, Any] = {}
+    process: str
+    num_replicas: int = 1
+    lookahead: int = 2
+    devices: str = "cpu"
+    dtype: str = "float32"
+    env: dict[str, str] = {}
+    max_num_seqs: int = 8
+    max_input_nbytes: int = 256 * 2**20
+    input_window: int = 4
+    start_timeout_s: float = 300.0
+    first_step_timeout_s: float = 300.0
+    step_timeout_s: float = 60.0
+    threads: int = 1
+
+
+class ARStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_ar"):
+    """`kv_cache_bytes` bounds keys and values of all layers together; `block_size` in tokens."""
+
+    max_num_batched_tokens: int = 512
+    max_model_len: int = 2048
+    kv_cache_bytes: int = 512 * 2**20
+    block_size: int = 32
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    default_sampling_params: SamplingParams = SamplingParams()
+
+
+class GenerationStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_generation"):
+    """`max_num_seqs` requests hold state; a step takes at most `max_num_batched_tokens` units of input over all of them."""
+
+    max_num_batched_tokens: int = 512
+    default_sampling_params: GenerationParams = GenerationParams()
+
+
+class DiffusionStageConfig(_Stage, frozen=True, kw_only=True, tag="diffusion"):
+    default_sampling_params: DiffusionParams = DiffusionParams()
+
+
+StageConfig = ARStageConfig | GenerationStageConfig | DiffusionStageConfig

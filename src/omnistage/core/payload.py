@@ -1,0 +1,174 @@
+"""Tensors and metadata at the borders between stages, and the reference under which a payload travels.
+
+Knows no tensor library: a tensor is a spec (dtype name, shape) with a read-only buffer or, inside one process, an opaque
+reference to whatever the producer made. A producer hands over anything with `spec` and `copy_to(view)`; that call is the one
+copy of a hand-off. `numpy()` is for public outputs; bfloat16 widens to float32 there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from omnistage.core.errors import ConnectorError
+
+DTYPE_NBYTES: Mapping[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """`dtype` is a key of DTYPE_NBYTES; the layout is C-contiguous, little-endian."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_NBYTES[self.dtype]
+
+
+@runtime_checkable
+class TensorSource(Protocol):
+    """What a producer hands over. `copy_to` fills exactly `spec.nbytes` bytes, C-contiguous."""
+
+    @property
+    def spec(self) -> TensorSpec: ...
+
+    def copy_to(self, view: memoryview) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A received or host tensor: exactly one of `buffer` (read-only bytes) and `reference` (same process only) is set.
+
+    A `buffer` out of an arena is valid only while the bridge that received it runs.
+    """
+
+    spec: TensorSpec
+    buffer: memoryview | None = None
+    reference: object | None = None
+
+    @classmethod
+    def of(cls, array: np.ndarray[Any, Any]) -> Tensor:
+        """A tensor over a private, frozen copy of `array` (any numpy dtype of DTYPE_NBYTES)."""
+        data = np.ascontiguousarray(array).tobytes()
+        return cls(TensorSpec(array.dtype.name, tuple(array.shape)), memoryview(data))
+
+    def copy_to(self, view: memoryview) -> None:
+        match self:
+            case Tensor(buffer=memoryview() as buffer):
+                view[:] = buffer.cast("B")
+            case Tensor(reference=TensorSource() as source):
+                source.copy_to(view)
+            case _:
+                raise ConnectorError("a tensor with neither a buffer nor a source cannot be copied")
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A numpy array of `spec.shape`; bfloat16 comes as float32. Shares the buffer where it can."""
+        buffer = self.buffer
+        if buffer is None:
+            owned = bytearray(self.spec.nbytes)
+            self.copy_to(memoryview(owned))
+            buffer = memoryview(owned)
+        if self.spec.dtype == "bfloat16":
+            wide = np.frombuffer(buffer, np.uint16).astype(np.uint32) << 16
+            return wide.view(np.float32).reshape(self.spec.shape)
+        return np.frombuffer(buffer, np.dtype(self.spec.dtype)).reshape(self.spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class MultimodalPayload:
+    """What one item carries: tensors and metadata, apart. Metadata is plain data (str, int, float, bool, None, list, dict)."""
+
+    tensors: Mapping[str, TensorSource] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(tensor.spec.nbytes for tensor in self.tensors.values())
+
+    def numpy(self, name: str) -> np.ndarray[Any, Any]:
+        """The tensor `name` as a numpy array; KeyError where there is none."""
+        tensor = self.tensors[name]
+        return (tensor if isinstance(tensor, Tensor) else Tensor(tensor.spec, reference=tensor)).numpy()
+
+
+class TensorPlace(msgspec.Struct, frozen=True):
+    """One tensor inside a payload's bytes; `offset` in bytes from the payload's start."""
+
+    name: str
+    spec: TensorSpec
+    offset: int
+
+
+class PayloadRef(msgspec.Struct, frozen=True):
+    """Where a payload is. `connector` names the data plane that made it; `location` is that connector's own address.
+
+    Up to 64 KiB of tensor bytes travel in `inline` instead (then `location` is empty). `owner` is the replica that holds
+    the bytes ("process/replica"), `epoch` its incarnation, `generation` that of its block: releasing a stale ref is a
+    counted no-op. `key` tells one payload from another within its owner.
+    """
+
+    connector: str
+    owner: str
+    epoch: int
+    key: int
+    tensors: tuple[TensorPlace, ...] = ()
+    metadata: dict[str, Any] = {}
+    nbytes: int = 0
+    inline: bytes | None = None
+    location: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenated:
+    """Tensors of equal dtype and trailing shape as one along the first axis; copying them is still one copy."""
+
+    parts: tuple[TensorSource, ...]
+
+    @property
+    def spec(self) -> TensorSpec:
+        first = self.parts[0].spec
+        rows = sum(part.spec.shape[0] for part in self.parts)
+        return TensorSpec(first.dtype, (rows, *first.shape[1:]))
+
+    def copy_to(self, view: memoryview) -> None:
+        start = 0
+        for part in self.parts:
+            end = start + part.spec.nbytes
+            part.copy_to(view[start:end])
+            start = end
+
+
+def merge(payloads: list[MultimodalPayload]) -> MultimodalPayload:
+    """Several captures as one: tensors joined along the first axis, strings and lists joined, other metadata: the last wins."""
+    if len(payloads) == 1:
+        return payloads[0]
+    tensors: dict[str, TensorSource] = {}
+    for name in dict.fromkeys(name for payload in payloads for name in payload.tensors):
+        parts = tuple(payload.tensors[name] for payload in payloads if name in payload.tensors)
+        tensors[name] = parts[0] if len(parts) == 1 else Concatenated(parts)
+    metadata: dict[str, Any] = {}
+    for payload in payloads:
+        for key, value in payload.metadata.items():
+            held = metadata.get(key)
+            joins = type(value) in (str, list) and type(held) is type(value)
+            metadata[key] = held + value if joins else value
+    return MultimodalPayload(tensors, metadata)

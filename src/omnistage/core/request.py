@@ -1,0 +1,62 @@
+"""A request as the engine admits it: validated, complete, immutable. Nothing below the engine adds to it.
+
+Knows nothing of HTTP, stages' models or processes. The parameters of every stage are resolved at admission
+(stage defaults, overlaid by the caller, a pipeline's constraints on top), so an unseeded request already has its seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from omnistage.core.params import StageParams
+
+MODALITIES = ("text", "audio", "image", "video", "action", "latent")
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller gave: exactly one of `text`, `messages` (chat), `token_ids`.
+
+    `messages` are OpenAI-shaped dicts (role, content). `additional_information` is for the family's own use.
+    """
+
+    text: str | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+    additional_information: dict[str, Any] = {}
+
+
+class OmniRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`request_id` is the engine's own, unique; `wants` the modalities asked for; `stage_params` one entry per stage.
+
+    The total order of requests is (priority, arrival): a smaller priority goes first, arrival is counted by the machine.
+    `timeout_s` is the whole request's deadline after arrival.
+    """
+
+    request_id: str
+    prompt: Prompt
+    wants: tuple[str, ...]
+    stage_params: dict[int, StageParams]
+    priority: int = 0
+    stream: bool = False
+    timeout_s: float = 600.0
+    group_id: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stage did for one request. Counts are exact; seconds are of produced audio."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    audio_seconds: float = 0.0
+    images: int = 0
+
+
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations in seconds inside one stage: waiting for a first step, from first step to end, and in forward passes."""
+
+    queued_s: float = 0.0
+    running_s: float = 0.0
+    forward_s: float = 0.0

@@ -1,0 +1,93 @@
+"""What the engine asks of a runtime, whether stages run in processes of their own (driver) or in the caller's (inline).
+
+A runtime owns the machine, its shell and the replicas. Everything it tells the engine comes through the `sink` given to
+`submit`, called in the runtime's own thread: the engine brings it to its event loop. It knows nothing of HTTP or outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.payload import MultimodalPayload
+from omnistage.core.request import OmniRequest, StageTimes, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ClientItem:
+    """One item of a final output stage. `payload` holds host copies and stays valid. After taking it the engine calls `took`."""
+
+    request_id: str
+    source: int
+    seq: int
+    final_output_type: str
+    payload: MultimodalPayload
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClientClosed:
+    """The request's terminal state; nothing follows. Mappings by stage id; `reasons` are the stages' finish reasons."""
+
+    request_id: str
+    outcome: Literal["finished", "failed", "aborted", "timed_out"]
+    error: ErrorInfo | None = None
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    times: Mapping[int, StageTimes] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    attempts: int = 1
+
+
+Sink = Callable[[ClientItem | ClientClosed], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """`state`: starting | ready | draining | restarting | down. `note` is one line: loading progress or the reason."""
+
+    process: str
+    replica: int
+    state: str
+    note: str = ""
+    progress: float = 0.0
+    pid: int | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """`state`: starting | ready | degraded | draining | stopped. `stages`: state of each stage by name ("thinker": "ready").
+    `gauges`: stage figures of the last heartbeat, by stage name."""
+
+    state: str
+    stages: Mapping[str, str]
+    replicas: tuple[ReplicaStatus, ...] = ()
+    open_requests: int = 0
+    gauges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """All calls are thread-safe and return at once, except `start` (bounded) and `close`."""
+
+    def start(self) -> None:
+        """Starts replicas without waiting for them to load."""
+
+    def submit(self, request: OmniRequest, sink: Sink) -> None:
+        """The answer, refusal included, always comes through `sink`, ending with exactly one ClientClosed."""
+
+    def abort(self, request_id: str, reason: str) -> None: ...
+
+    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
+        """The caller has taken an item of `nbytes` (0 for text)."""
+
+    def control(self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]) -> None: ...
+
+    def status(self) -> RuntimeStatus: ...
+
+    def wait_ready(self, timeout_s: float) -> RuntimeStatus:
+        """Blocks until every stage is ready or one is down for good, at most `timeout_s`."""
+
+    def close(self, drain_timeout_s: float) -> None:
+        """Drains, stops every process, joins every thread. Idempotent; bounded by `drain_timeout_s` + 10 s."""

@@ -1,0 +1,416 @@
+"""Every message of the control plane, in one place: the machine's events and commands, and what a worker and its driver say.
+
+All are small frozen tagged structs (msgspec); none holds a tensor. Times are seconds of the driver's monotonic clock and come
+in as fields (`now`). A *stage* is named by its id; a *replica* by (process, index), because stages that share a process are
+placed together; an *epoch* counts the incarnations of a replica. An *edge* is (source stage, target stage), where the target
+CLIENT (-1) stands for the caller. An *attempt* counts the runs of a request from its beginning (1 is the first).
+
+    shell  --Event-->  machine  --Command-->  shell
+    driver --ToWorker--> worker --FromWorker--> driver     (StepReport's items reach the machine inside `Reported`)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.payload import PayloadRef
+from omnistage.core.request import OmniRequest, StageTimes, Usage
+
+CLIENT = -1
+"""The target of an edge that leads to the caller."""
+
+Outcome = Literal["finished", "failed", "aborted", "timed_out"]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    pass
+
+
+# ---- what a worker reports of its requests (items of a StepReport) ---------------------------------------------------------
+
+
+class Emitted(_Message):
+    """`source` put item `seq` (0, 1, ...) for `target`. `ref` None carries no payload, only the end (`last`)."""
+
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    seq: int
+    ref: PayloadRef | None
+    last: bool
+
+
+class Consumed(_Message):
+    """The bridge of `target` has returned for items up to and including `seq` of `source`: their credit and refs are free."""
+
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    seq: int
+
+
+class StageDone(_Message):
+    """The stage has ended this request by itself, after its last items. `reason`: stop | length | eos | done."""
+
+    request_id: str
+    attempt: int
+    stage_id: int
+    reason: str
+    usage: Usage
+    times: StageTimes
+
+
+class StageFailed(_Message):
+    """The stage ended this request with an error; it holds nothing of it any more."""
+
+    request_id: str
+    attempt: int
+    stage_id: int
+    error: ErrorInfo
+
+
+class CancelDone(_Message):
+    """The answer to `Cancel`, always, also for a request the stage has never seen or has ended."""
+
+    request_id: str
+    attempt: int
+    stage_id: int
+
+
+class ControlDone(_Message):
+    """The answer of one stage to `Control`."""
+
+    call_id: str
+    stage_id: int
+    result: Any = None
+    error: ErrorInfo | None = None
+
+
+WorkerEvent = Emitted | Consumed | StageDone | StageFailed | CancelDone | ControlDone
+
+
+# ---- events: what happens to the machine -----------------------------------------------------------------------------------
+
+
+class Arrived(_Message):
+    now: float
+    request: OmniRequest
+
+
+class InputAppended(_Message):
+    """More input for an open request (`seq` 0, 1, ...); it makes the request non-replayable."""
+
+    now: float
+    request_id: str
+    seq: int
+    ref: PayloadRef | None
+    last: bool
+
+
+class AbortRequested(_Message):
+    """The caller gave up (disconnect, abort call). `reason` becomes the terminal state's message."""
+
+    now: float
+    request_id: str
+    reason: str = "aborted by the caller"
+
+
+class ClientTook(_Message):
+    """The caller has taken item `seq` of `source`: its bytes leave the request's client window."""
+
+    now: float
+    request_id: str
+    source: int
+    seq: int
+    nbytes: int
+
+
+class Reported(_Message):
+    """What one replica said in one report. Items of another epoch than the replica's current one come from the dead."""
+
+    now: float
+    process: str
+    replica: int
+    epoch: int
+    items: tuple[WorkerEvent, ...]
+
+
+class ReplicaUp(_Message):
+    """A replica is ready. `capacity`: requests each of its stages runs at once (max_num_seqs), by stage id."""
+
+    now: float
+    process: str
+    replica: int
+    epoch: int
+    capacity: dict[int, int]
+
+
+class ReplicaState(_Message):
+    """A replica takes no new requests while `draining` or `sleeping`."""
+
+    now: float
+    process: str
+    replica: int
+    epoch: int
+    state: Literal["active", "draining", "sleeping"]
+
+
+class ReplicaDown(_Message):
+    """A replica is gone (death seen by the supervisor, failed start, stuck step killed). `reason` is one line."""
+
+    now: float
+    process: str
+    replica: int
+    epoch: int
+    reason: str
+
+
+class ControlCalled(_Message):
+    """A control call (tokenize, profile, sleep, ...) for the named stages, or all; it never stands in the way of requests."""
+
+    now: float
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    stage_ids: tuple[int, ...] = ()
+    timeout_s: float = 30.0
+
+
+class ShutdownRequested(_Message):
+    """No new requests from now on; what is open may end until `drain_timeout_s`, then it is aborted and replicas stop."""
+
+    now: float
+    drain_timeout_s: float
+
+
+class Tick(_Message):
+    """The time that the last `WakeAt` asked for has come (or later)."""
+
+    now: float
+
+
+Event = (
+    Arrived
+    | InputAppended
+    | AbortRequested
+    | ClientTook
+    | Reported
+    | ReplicaUp
+    | ReplicaState
+    | ReplicaDown
+    | ControlCalled
+    | ShutdownRequested
+    | Tick
+)
+
+
+# ---- commands: what the machine wants done -----------------------------------------------------------------------------------
+
+
+class Submit(_Message):
+    """Start `request` in `stage_id` on a replica. `order` is the request's place in the total order, smaller first.
+
+    Outputs go only to `active_targets` (stage ids, CLIENT): nothing is captured for the others.
+    `windows`: items that may be unacknowledged per target; a target without an entry is not windowed.
+    """
+
+    process: str
+    replica: int
+    epoch: int
+    stage_id: int
+    request: OmniRequest
+    attempt: int
+    order: tuple[int, int]
+    active_targets: tuple[int, ...]
+    windows: dict[int, int] = {}
+
+
+class Feed(_Message):
+    """Item `seq` of `source` for `target`, on the replica where the request's target runs."""
+
+    process: str
+    replica: int
+    epoch: int
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    seq: int
+    ref: PayloadRef | None
+    last: bool
+
+
+class Grant(_Message):
+    """`credits` more items may be emitted from `source` to `target`."""
+
+    process: str
+    replica: int
+    epoch: int
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    credits: int
+
+
+class Cancel(_Message):
+    """End the request in `stage_id`; CancelDone is the answer."""
+
+    process: str
+    replica: int
+    epoch: int
+    request_id: str
+    attempt: int
+    stage_id: int
+
+
+class Release(_Message):
+    """Nobody reads `ref` any more. The shell brings it to the ref's owner, or to the keeper of a dead owner's arena."""
+
+    ref: PayloadRef
+
+
+class Reply(_Message):
+    """Item for the caller. `final_output_type` is the source stage's modality. The shell copies the payload out for the caller;
+    the machine releases the ref after `ClientTook`."""
+
+    request_id: str
+    source: int
+    seq: int
+    final_output_type: str
+    ref: PayloadRef | None
+    last: bool
+
+
+class Close(_Message):
+    """The request's one terminal state; nothing for the caller follows. `usage` and `times` by stage id, as far as known."""
+
+    request_id: str
+    outcome: Outcome
+    error: ErrorInfo | None = None
+    usage: dict[int, Usage] = {}
+    times: dict[int, StageTimes] = {}
+    reasons: dict[int, str] = {}
+    attempts: int = 1
+
+
+class Control(_Message):
+    """Ask `stage_id` on a replica to carry out a control call."""
+
+    process: str
+    replica: int
+    epoch: int
+    call_id: str
+    stage_id: int
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class ControlReply(_Message):
+    """All stages have answered a control call, or its deadline passed. Results by "stage_id/replica"."""
+
+    call_id: str
+    results: dict[str, Any] = {}
+    error: ErrorInfo | None = None
+
+
+class StartReplica(_Message):
+    process: str
+    replica: int
+    epoch: int
+
+
+class StopReplica(_Message):
+    """`kill` False lets the worker end its loop first; True ends it at once."""
+
+    process: str
+    replica: int
+    epoch: int
+    kill: bool = False
+
+
+class WakeAt(_Message):
+    """Send `Tick` at this time; a later WakeAt replaces an earlier one."""
+
+    time: float
+
+
+Command = (
+    Submit
+    | Feed
+    | Grant
+    | Cancel
+    | Release
+    | Reply
+    | Close
+    | Control
+    | ControlReply
+    | StartReplica
+    | StopReplica
+    | WakeAt
+)
+
+
+# ---- driver <-> worker -----------------------------------------------------------------------------------------------------
+
+
+class Shutdown(_Message):
+    """The worker ends after its current step."""
+
+
+ToWorker = Submit | Feed | Grant | Cancel | Release | Control | Shutdown
+
+
+class Hello(_Message):
+    """First word of a worker after it has connected."""
+
+    process: str
+    replica: int
+    epoch: int
+    pid: int
+
+
+class LoadProgress(_Message):
+    """`fraction` in [0, 1] of one stage's loading; `note` is one line for people."""
+
+    stage_id: int
+    fraction: float
+    note: str = ""
+
+
+class Ready(_Message):
+    """All stages of this worker are loaded and their hooks have resolved. `capacity` as in ReplicaUp; `notes` by stage id."""
+
+    capacity: dict[int, int]
+    notes: dict[int, str] = {}
+
+
+class LoadFailed(_Message):
+    """The worker cannot start; it exits after this."""
+
+    stage_id: int
+    error: ErrorInfo
+
+
+class StepReport(_Message):
+    """Everything one step (of any stage in this worker) has to say, one message for all its requests."""
+
+    items: tuple[WorkerEvent, ...]
+
+
+class Heartbeat(_Message):
+    """Sent every second. `step_age_s` by stage id: for how long the current step has been running (0 when idle).
+    `gauges`: the stage's figures for metrics (running, waiting, kv_blocks_used, ...), by stage id."""
+
+    step_age_s: dict[int, float]
+    first_step_done: dict[int, bool] = {}
+    gauges: dict[int, dict[str, float]] = {}
+    arena_used_nbytes: int = 0
+
+
+FromWorker = Hello | LoadProgress | Ready | LoadFailed | StepReport | Heartbeat
