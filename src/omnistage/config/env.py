@@ -1,0 +1,18 @@
+"""Everything that is read from the environment, and nothing else is read from it.
+
+Knows the names and their meaning; does not create directories.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """Where fetched and converted weights live: `OMNISTAGE_CACHE`, else below the user's cache directory."""
+    named = os.environ.get("OMNISTAGE_CACHE")
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "omnistage"
