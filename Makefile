@@ -1,0 +1,57 @@
+# One word per verb; each works from a fresh clone and makes the virtual environment when it is not there.
+# VENV=folder chooses another environment, PYTHON=program the interpreter that makes it.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ONLY ?=
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install fetch demo test check format cover bench bench-all mutants wheel clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-input -c constraints.txt -e ".[test,dev]"
+	touch $@
+
+fetch: $(READY)
+	$(BIN)/omnistage fetch demo
+
+demo: fetch
+	$(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_shape.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+cover: $(READY)
+	$(BIN)/python -m pytest -q --cov --cov-report=term -m "not weights"
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+bench-all: $(READY)
+	$(BIN)/python -m benchmarks --all
+
+mutants: $(READY)
+	$(BIN)/python tools/mutants.py $(if $(ONLY),--only $(ONLY))
+
+wheel: $(READY)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist out .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
