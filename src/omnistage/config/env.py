@@ -6,6 +6,7 @@ Knows the names and their meaning; does not create directories.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -16,3 +17,8 @@ def cache_dir() -> Path:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "omnistage"
+
+
+def child_environment(values: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child process: this one's, with `values` on top."""
+    return {**os.environ, **values}

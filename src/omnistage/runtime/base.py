@@ -1,7 +1,8 @@
 """What the engine asks of a runtime, whether stages run in processes of their own (driver) or in the caller's (inline).
 
 A runtime owns the machine, its shell and the replicas. Everything it tells the engine comes through the `sink` given to
-`submit`, called in the runtime's own thread: the engine brings it to its event loop. It knows nothing of HTTP or outputs.
+`submit`, called in the runtime's own thread (refusals, in the caller's): the engine brings it to its event loop. It must not
+block or raise. A runtime knows nothing of HTTP or outputs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ class ClientItem:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientRestarted:
+    """The request begins again as `attempt`: items that came before are void. Never after an item of a streamed request."""
+
+    request_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClientClosed:
     """The request's terminal state; nothing follows. Mappings by stage id; `reasons` are the stages' finish reasons."""
 
@@ -40,7 +49,7 @@ class ClientClosed:
     attempts: int = 1
 
 
-Sink = Callable[[ClientItem | ClientClosed], None]
+Sink = Callable[[ClientItem | ClientRestarted | ClientClosed], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +86,17 @@ class Runtime(Protocol):
     def submit(self, request: OmniRequest, sink: Sink) -> None:
         """The answer, refusal included, always comes through `sink`, ending with exactly one ClientClosed."""
 
-    def abort(self, request_id: str, reason: str) -> None: ...
+    def abort(self, request_id: str, reason: str) -> None:
+        """Ends an open request; unknown ids are fine."""
 
     def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
         """The caller has taken an item of `nbytes` (0 for text)."""
 
-    def control(self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]) -> None: ...
+    def control(self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]) -> None:
+        """Asks every stage; `done(results by "stage_id/replica", error)` is called once, in the runtime's thread."""
 
-    def status(self) -> RuntimeStatus: ...
+    def status(self) -> RuntimeStatus:
+        """As of now; cheap."""
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:
         """Blocks until every stage is ready or one is down for good, at most `timeout_s`."""
