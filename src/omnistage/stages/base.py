@@ -1,24 +1,27 @@
 """What every kind of stage has in common: its requests, its inputs, its outputs, and the protocol of its engine.
 
-One protocol for AR, generation and diffusion, so that one worker hosts them all. An engine lives in one step thread; only
-`interrupt` may be called from another. It knows nothing of sockets, connectors, other stages or the orchestrator.
+One protocol for AR, generation and diffusion, so that one worker hosts them all. An engine lives in one step thread;
+only `interrupt` may be called from another. It knows nothing of sockets, connectors, other stages or the orchestrator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
+from omnistage.modeling.protocols import Bridge as Bridge  # families write them, and stand below this package
+from omnistage.modeling.protocols import StageInput as StageInput
 
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """A request as one stage sees it. `key` tells its attempts apart; `order` is its place in the one total order, smaller
-    first. `active_targets`: stage ids (or CLIENT) that get what this stage makes; nothing is captured for the others."""
+    """A request as one stage sees it. `key` tells its attempts apart; `order` is its place in the one total order,
+    smaller first. `active_targets`: stage ids (or CLIENT) that get what this stage makes; nothing is captured for the
+    others."""
 
     request: OmniRequest
     attempt: int
@@ -32,28 +35,13 @@ class StageRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StageInput:
-    """One unit of work for a stage, made by its bridge (or, in an entry stage, by its processor). `data` is the family's own:
-    an AR stage reads `token_ids` (list of int) or `embeds` ([rows, hidden]), a generation model reads what its bridge wrote.
-    `nbytes` counts against the request's input bound."""
-
-    data: Mapping[str, Any]
-    nbytes: int = 0
-
-
-Bridge = Callable[[Any, int, int, MultimodalPayload | None, bool], tuple[Any, list[StageInput]]]
-"""`bridge(state, source, seq, payload | None, last) -> (state, inputs)`. Pure; the first state is None. It is called once for
-every item of every source, in order per source, and must copy what it keeps of the payload. When every source has sent
-its last item no more inputs follow."""
-
-
-@dataclass(frozen=True, slots=True)
 class StageOutput:
     """What one step did for one request.
 
-    `capture` is what the stage made (tensors and metadata); edges pick from it. `consumed` lists (source, seq) up to which
-    inputs were taken over by the bridge. `finish_reason` ends the request in this stage; `error` ends it as failed.
-    `blocked` targets are not told here: the host asks for room before it hands over and holds the request back by `set_ready`.
+    `capture` is what the stage made (tensors and metadata); edges pick from it. `consumed` lists (source, seq) up to
+    which inputs were taken over by the bridge. `finish_reason` ends the request in this stage; `error` ends it as
+    failed. `blocked` targets are not told here: the host asks for room before it hands over and holds the request back
+    by `set_ready`.
     """
 
     request_id: str
@@ -66,8 +54,8 @@ class StageOutput:
 
 
 class StageEngine(Protocol):
-    """The one protocol of all stage kinds. Calls never block and never raise for a request's fault: the fault comes back from
-    `step` as a StageOutput with `error`."""
+    """The one protocol of all stage kinds. Calls never block and never raise for a request's fault: the fault comes
+    back from `step` as a StageOutput with `error`."""
 
     def add(self, request: StageRequest) -> None:
         """Takes a request over. What it cannot serve comes back from the next step as an error."""
@@ -82,7 +70,8 @@ class StageEngine(Protocol):
         """Called from the IO thread: asks a running step to end early if it works for this request alone."""
 
     def set_ready(self, request_id: str, ready: bool) -> None:
-        """False while this request cannot hand over more (no credit, no room): it keeps its state but is not scheduled."""
+        """False while this request cannot hand over more (no credit, no room): it keeps its state but is not
+        scheduled."""
 
     def has_work(self) -> bool:
         """True if `step` could do something now."""
@@ -92,3 +81,11 @@ class StageEngine(Protocol):
 
     def gauges(self) -> dict[str, float]:
         """Figures for metrics, at least `running` and `waiting`."""
+
+
+@runtime_checkable
+class ControlledEngine(Protocol):
+    """What an engine adds if it can carry out control calls (reset a cache, tokenize, ...)."""
+
+    def control(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The result, plain data. Raises UnsupportedByModelError for a name it does not know."""
