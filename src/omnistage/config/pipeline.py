@@ -1,15 +1,21 @@
-"""What the author of a model writes: the stages of a pipeline, how they are joined, which hooks they use. Frozen topology.
+"""What the author of a model writes: the stages of a pipeline, how they are joined, which hooks they use.
 
-Hooks are dotted names ("package.module:attribute") and are resolved in the worker that needs them; this module imports no
-model, no torch, and starts nothing. All errors of a graph come in one `ConfigError`.
+Frozen topology. Hooks are dotted names ("package.module:attribute") and are resolved in the worker that needs them;
+this module imports no model, no torch, and starts nothing. All errors of a graph come in one `ConfigError`, raised when
+the pipeline is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
+
+from omnistage.config.hooks import hook_fault
+from omnistage.core.errors import ConfigError, InvalidRequestError
+from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams, StageParams, params_from
 
 
 class ExecutionType(StrEnum):
@@ -19,13 +25,28 @@ class ExecutionType(StrEnum):
     LLM_GENERATION = "llm_generation"
     DIFFUSION = "diffusion"
 
+    @property
+    def params(self) -> type[StageParams]:
+        """The parameters that a caller gives such a stage."""
+        match self:
+            case ExecutionType.LLM_AR:
+                return SamplingParams
+            case ExecutionType.LLM_GENERATION:
+                return GenerationParams
+            case ExecutionType.DIFFUSION:
+                return DiffusionParams
+
+
+OUTPUT_TYPES = ("text", "audio", "image", "video", "action", "latent")
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
     """When a sender sends what it has gathered for a streaming edge.
 
-    `unit`: "frames" or "rows" count the first axis of the payload's tensors, "items" counts captures. It sends at >= `first`
-    while nothing of the request is in flight, else at `later`; `adaptive` False pins the schedule (`first`, then `later`).
+    `unit`: "frames" or "rows" count the first axis of the payload's tensors, "items" counts captures. It sends at
+    >= `first` while nothing of the request is in flight, else at `later`; `adaptive` False pins the schedule (`first`,
+    then `later`).
     """
 
     unit: Literal["frames", "rows", "items"] = "items"
@@ -36,9 +57,12 @@ class ChunkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From `source` to `target` (stage ids). `select` names `select(capture, request) -> MultimodalPayload | None`, run in
-    the sender; None sends everything captured. `window`: items that may be unacknowledged. `modalities`: the edge exists only
-    for requests that want one of these ("" means whatever the target leads to)."""
+    """From `source` to `target` (stage ids).
+
+    `select` names `select(capture, request) -> MultimodalPayload | None`, run in the sender; None sends everything
+    captured. `window`: items that may be unacknowledged. `item_nbytes` estimates one item at the chunk schedule written
+    here; 0 means that its items fit into the messages and need no arena.
+    """
 
     source: int
     target: int
@@ -46,6 +70,7 @@ class Edge:
     streaming: bool = True
     window: int = 4
     chunk: ChunkPolicy = ChunkPolicy()
+    item_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +79,9 @@ class StagePipelineConfig:
 
     `loader` names `load(config: StageConfig) -> model` for the stage's runner (protocols in modeling.protocols).
     `processor` (entry stages) names `load(config) -> Processor`, `bridge` (others) names
-    `bridge(state, source, seq, payload, last) -> (state, list[StageInput])`. `sampling_constraints` always win over callers.
-    `edges` are the stage's incoming edges.
+    `bridge(state, source, seq, payload, last) -> (state, list[StageInput])`. `sampling_constraints` always win over
+    callers. `edges` are the stage's incoming edges. `item_nbytes` estimates one item of a final output, as
+    `Edge.item_nbytes` does.
     """
 
     stage_id: int
@@ -72,6 +98,7 @@ class StagePipelineConfig:
     model_subdir: str | None = None
     tokenizer_subdir: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    item_nbytes: int = 0
 
     @property
     def input_sources(self) -> tuple[int, ...]:
@@ -84,6 +111,9 @@ class PipelineConfig:
 
     `locate` names `locate(model: str) -> Path` for models that are no folder (built-in ones); `fetch` names
     `fetch(progress) -> Path`. `voices` and `endpoint_restrictions` tell the server what the model can do.
+    `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
+    `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
+    `default_deploy_config_name` names a file of the package's folder deploy/.
     """
 
     model_type: str
@@ -98,3 +128,121 @@ class PipelineConfig:
     voices: tuple[str, ...] = ()
     locate: str | None = None
     fetch: str | None = None
+
+    def __post_init__(self) -> None:
+        errors = list(_graph_errors(self))
+        if errors:
+            raise ConfigError(f"pipeline {self.model_type!r}: {'; '.join(errors)}", field="pipeline")
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(edge for stage in self.stages for edge in stage.edges)
+
+    def stage(self, stage_id: int) -> StagePipelineConfig:
+        """The stage of that id; the id is one of this pipeline's."""
+        return next(stage for stage in self.stages if stage.stage_id == stage_id)
+
+
+def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
+    if not pipeline.stages:
+        yield "no stage"
+        return
+    ids = [stage.stage_id for stage in pipeline.stages]
+    yield from (f"duplicate stage id {stage_id}" for stage_id, count in Counter(ids).items() if count > 1)
+    names = Counter(stage.model_stage for stage in pipeline.stages)
+    yield from (f"duplicate model_stage {name!r}" for name, count in names.items() if count > 1)
+    for stage in pipeline.stages:
+        yield from (f"stage {stage.stage_id}: {error}" for error in _stage_errors(stage))
+        for edge in stage.edges:
+            yield from (f"edge {edge.source} -> {edge.target}: {error}" for error in _edge_errors(edge, stage, ids))
+        yield from _duplicate_edges(stage)
+    yield from _topology_errors(pipeline)
+    for alias, stage_id in pipeline.stage_cli_aliases.items():
+        if stage_id not in ids:
+            yield f"stage_cli_aliases[{alias!r}]: there is no stage {stage_id}; accepted: {_listed(ids)}"
+    for name in (pipeline.hf_config_predicate, pipeline.locate, pipeline.fetch):
+        yield from _hook_errors(name)
+
+
+def _stage_errors(stage: StagePipelineConfig) -> Iterator[str]:
+    if stage.stage_id < 0:
+        yield "an id is an integer >= 0"
+    if not stage.model_stage:
+        yield "model_stage is empty"
+    if stage.final_output and stage.final_output_type not in OUTPUT_TYPES:
+        yield f"final_output_type {stage.final_output_type!r} is not accepted; accepted: {', '.join(OUTPUT_TYPES)}"
+    if stage.item_nbytes < 0:
+        yield f"item_nbytes {stage.item_nbytes} is not accepted; accepted: an integer >= 0"
+    for name in (stage.loader, stage.processor, stage.bridge):
+        yield from _hook_errors(name)
+    try:
+        params_from(stage.execution_type.params, dict(stage.sampling_constraints), where="sampling_constraints.")
+    except InvalidRequestError as error:
+        yield error.message
+
+
+def _edge_errors(edge: Edge, stage: StagePipelineConfig, ids: list[int]) -> Iterator[str]:
+    if edge.target != stage.stage_id:
+        yield f"stands at stage {stage.stage_id}; an edge stands at its target"
+    if edge.source == edge.target:
+        yield "a stage cannot be its own source"
+    elif edge.source not in ids:
+        yield f"unknown source {edge.source}; accepted: {_listed(ids)}"
+    for key, value in (("window", edge.window), ("chunk.first", edge.chunk.first), ("chunk.later", edge.chunk.later)):
+        if value < 1:
+            yield f"{key} {value} is not accepted; accepted: an integer >= 1"
+    if edge.item_nbytes < 0:
+        yield f"item_nbytes {edge.item_nbytes} is not accepted; accepted: an integer >= 0"
+    yield from _hook_errors(edge.select)
+
+
+def _duplicate_edges(stage: StagePipelineConfig) -> Iterator[str]:
+    counts = Counter(stage.input_sources)
+    yield from (f"duplicate edge {source} -> {stage.stage_id}" for source, count in counts.items() if count > 1)
+
+
+def _topology_errors(pipeline: PipelineConfig) -> Iterator[str]:
+    """No entry, no final output, cycles, and stages that nothing reaches or that lead nowhere."""
+    forward: dict[int, set[int]] = {stage.stage_id: set() for stage in pipeline.stages}
+    backward: dict[int, set[int]] = {stage.stage_id: set() for stage in pipeline.stages}
+    for edge in pipeline.edges:
+        if edge.source in forward and edge.target in forward:
+            forward[edge.source].add(edge.target)
+            backward[edge.target].add(edge.source)
+    entries = {stage.stage_id for stage in pipeline.stages if not stage.edges}
+    finals = {stage.stage_id for stage in pipeline.stages if stage.final_output}
+    if not entries:
+        yield "no entry stage (one without edges)"
+    if not finals:
+        yield "no final output"
+    cyclic = sorted(stage for stage in forward if stage in _reached(forward, forward[stage]))
+    if cyclic:
+        yield f"cycle through stages {_listed(cyclic)}"
+    reached = _reached(forward, entries)
+    if entries and (lost := [stage for stage in forward if stage not in reached]):
+        yield f"unreachable stages {_listed(lost)}: no path from an entry"
+    leading = _reached(backward, finals)
+    if finals and (idle := [stage for stage in forward if stage not in leading]):
+        yield f"stages {_listed(idle)} lead to no final output"
+
+
+def _reached(neighbours: Mapping[int, set[int]], start: set[int]) -> set[int]:
+    """`start` and everything that can be reached from it."""
+    seen: set[int] = set()
+    waiting = sorted(start)
+    while waiting:
+        stage = waiting.pop()
+        if stage not in seen:
+            seen.add(stage)
+            waiting.extend(neighbours[stage])
+    return seen
+
+
+def _hook_errors(name: str | None) -> Iterator[str]:
+    fault = None if name is None else hook_fault(name)
+    if fault is not None:
+        yield fault
+
+
+def _listed(ids: list[int]) -> str:
+    return ", ".join(str(stage_id) for stage_id in ids)

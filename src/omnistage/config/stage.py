@@ -11,9 +11,12 @@ import msgspec
 
 from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
 
+CLIENT = -1
+"""The target of an output that leads to the caller; the same value as wire.messages.CLIENT."""
+
 
 class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be wire.messages.CLIENT (-1)."""
+    """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be CLIENT."""
 
     target: int
     select: str | None = None
@@ -25,7 +28,11 @@ class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys that every kind has. Sizes in bytes, times in seconds. `model_path` is the folder of the stage's own files."""
+    """Keys that every kind has. Sizes in bytes, times in seconds.
+
+    `model_path` is the folder of the stage's own files, `tokenizer_path` that of its tokenizer; `input_window` is how many
+    prepared inputs of one request may wait unused.
+    """
 
     stage_id: int
     model_stage: str
@@ -66,7 +73,7 @@ class ARStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_ar"):
 
 
 class GenerationStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_generation"):
-    """`max_num_seqs` requests hold state; a step takes at most `max_num_batched_tokens` units of input over all of them."""
+    """`max_num_seqs` requests hold state; a step takes `max_num_batched_tokens` units of input or fewer over all."""
 
     max_num_batched_tokens: int = 512
     default_sampling_params: GenerationParams = GenerationParams()
