@@ -75,7 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, tag="sampling", 
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True, tag="generation", forbid_unknown_fields=True):
-    """What a generation stage needs beside its inputs. `voice` None is the model's default voice; `speed` 1.0 is the natural pace."""
+    """What a generation stage needs beside its inputs. `voice` None is the model's default, `speed` 1.0 the natural pace."""
 
     voice: str | None = None
     speed: float = 1.0
@@ -89,7 +89,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True, tag="generatio
 
 
 class DiffusionParams(msgspec.Struct, frozen=True, kw_only=True, tag="diffusion", forbid_unknown_fields=True):
-    """How a diffusion stage denoises. Sizes in pixels; None takes the model's default. `guidance_scale` 0 and 1 mean what they say."""
+    """How a diffusion stage denoises. Sizes in pixels; None takes the model's default; a guidance of 0 or 1 means that."""
 
     n: int = 1
     height: int | None = None

@@ -1,0 +1,85 @@
+"""The contract of the data plane: how one stage's payload becomes readable in another.
+
+A connector moves bytes and knows nothing of requests' routes, stages or models. Three calls carry every hand-off:
+`try_put` (sender; never blocks), `get` (receiver), `release` (sender's side again, when the last reader is done).
+Payloads up to INLINE_NBYTES travel inside their reference and occupy nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorPlace
+
+INLINE_NBYTES = 64 * 1024
+ALIGNMENT_NBYTES = 64
+
+
+class OmniConnector(Protocol):
+    """Thread-safe. `name` stands in every reference that this connector makes."""
+
+    name: str
+
+    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
+        """Copies the payload once; None means no room now, try again later.
+
+        Raises PayloadTooLargeError for what can never fit.
+        """
+
+    def can_read(self, ref: PayloadRef) -> bool:
+        """False while the bytes of `ref` are not within reach yet."""
+
+    def get(self, ref: PayloadRef) -> MultimodalPayload:
+        """Read-only views, without a copy, valid until `release`. Raises ConnectorError for bytes that are out of reach."""
+
+    def release(self, ref: PayloadRef) -> None:
+        """Frees what the reference occupies here. Stale, foreign and inline references are no-ops (stale ones are counted)."""
+
+    def health(self) -> Mapping[str, float]:
+        """Figures for metrics, at least `used_nbytes` and `capacity_nbytes`."""
+
+    def close(self) -> None:
+        """Forgets everything; idempotent."""
+
+
+def lay_out(payload: MultimodalPayload) -> tuple[tuple[TensorPlace, ...], int]:
+    """Aligned places of the payload's tensors, and the bytes they need together."""
+    places: list[TensorPlace] = []
+    end = 0
+    for name, tensor in payload.tensors.items():
+        places.append(TensorPlace(name, tensor.spec, end))
+        end += -(-tensor.spec.nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
+    return tuple(places), end
+
+
+def write(payload: MultimodalPayload, places: tuple[TensorPlace, ...], view: memoryview) -> None:
+    """Copies every tensor to its place in `view`: the one copy of a hand-off."""
+    for place in places:
+        if place.spec.nbytes:
+            payload.tensors[place.name].copy_to(view[place.offset : place.offset + place.spec.nbytes])
+
+
+def read(ref: PayloadRef, view: memoryview) -> MultimodalPayload:
+    """The payload of `ref` over `view`, whose first byte is the payload's first. Views come out read-only."""
+    frozen = view.toreadonly()
+    tensors = {
+        place.name: Tensor(place.spec, frozen[place.offset : place.offset + place.spec.nbytes]) for place in ref.tensors
+    }
+    return MultimodalPayload(tensors, ref.metadata)
+
+
+def inline_ref(payload: MultimodalPayload, *, connector: str, owner: str, epoch: int, key: int) -> PayloadRef | None:
+    """A reference that carries the bytes itself, or None if they are too many."""
+    places, nbytes = lay_out(payload)
+    if nbytes > INLINE_NBYTES:
+        return None
+    data = bytearray(nbytes)
+    write(payload, places, memoryview(data))
+    return PayloadRef(connector, owner, epoch, key, places, dict(payload.metadata), nbytes, bytes(data))
+
+
+def check_spec(payload: MultimodalPayload) -> None:
+    """Raises KeyError early (in the sender) for a dtype that cannot travel."""
+    for tensor in payload.tensors.values():
+        DTYPE_NBYTES[tensor.spec.dtype]

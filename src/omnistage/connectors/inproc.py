@@ -1,0 +1,90 @@
+"""The connector inside one process: the reference is the payload itself, nothing is copied.
+
+Producers hand over fresh tensors and do not write to them afterwards; with `verify` (tests) every payload is hashed at put
+and again at release, and a difference raises ConnectorError. Bounded by `capacity_nbytes`, beyond which `try_put` says None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+
+from omnistage.connectors.base import check_spec
+from omnistage.core.errors import ConnectorError, PayloadTooLargeError
+from omnistage.core.payload import MultimodalPayload, PayloadRef
+
+
+class InprocConnector:
+    """One for all stages of a process."""
+
+    name = "inproc"
+
+    def __init__(self, *, capacity_nbytes: int = 2**30, verify: bool = False) -> None:
+        self._capacity_nbytes = capacity_nbytes
+        self._verify = verify
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[MultimodalPayload, int, bytes]] = {}
+        self._used_nbytes = 0
+        self._stale_releases = 0
+        self._keys = itertools.count()
+
+    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
+        check_spec(payload)
+        nbytes = payload.nbytes
+        if nbytes > self._capacity_nbytes:
+            raise PayloadTooLargeError(
+                f"a payload of {nbytes} bytes exceeds the connector's {self._capacity_nbytes} bytes"
+            )
+        digest = _digest(payload) if self._verify else b""
+        with self._lock:
+            if self._used_nbytes + nbytes > self._capacity_nbytes:
+                return None
+            key = next(self._keys)
+            self._held[key] = (payload, nbytes, digest)
+            self._used_nbytes += nbytes
+        return PayloadRef(self.name, self.name, 0, key, metadata=dict(payload.metadata), nbytes=nbytes)
+
+    def can_read(self, ref: PayloadRef) -> bool:
+        return True
+
+    def get(self, ref: PayloadRef) -> MultimodalPayload:
+        with self._lock:
+            entry = self._held.get(ref.key)
+        if entry is None:
+            raise ConnectorError(f"payload {ref.key} has been released")
+        return entry[0]
+
+    def release(self, ref: PayloadRef) -> None:
+        with self._lock:
+            entry = self._held.pop(ref.key, None)
+            if entry is None:
+                self._stale_releases += 1
+                return
+            self._used_nbytes -= entry[1]
+        if self._verify and _digest(entry[0]) != entry[2]:
+            raise ConnectorError(f"payload {ref.key} was written to after it had been handed over")
+
+    def health(self) -> dict[str, float]:
+        with self._lock:
+            return {
+                "used_nbytes": self._used_nbytes,
+                "capacity_nbytes": self._capacity_nbytes,
+                "payloads": len(self._held),
+                "stale_releases": self._stale_releases,
+            }
+
+    def close(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._used_nbytes = 0
+
+
+def _digest(payload: MultimodalPayload) -> bytes:
+    summary = hashlib.blake2b(digest_size=16)
+    for name, tensor in payload.tensors.items():
+        data = bytearray(tensor.spec.nbytes)
+        tensor.copy_to(memoryview(data))
+        summary.update(name.encode())
+        summary.update(data)
+    return summary.digest()

@@ -1,0 +1,151 @@
+"""The contract that every connector keeps; a new one joins by a line in CONNECTORS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omnistage.connectors.base import OmniConnector
+from omnistage.connectors.inproc import InprocConnector
+from omnistage.connectors.shm import ShmConnector, create_arena
+from omnistage.core.errors import ConnectorError, PayloadTooLargeError
+from omnistage.core.payload import MultimodalPayload, Tensor
+
+CAPACITY = 4 * 2**20
+
+
+@dataclass
+class Pair:
+    """A sender and a receiver, which may be the same connector."""
+
+    sender: OmniConnector
+    receiver: OmniConnector
+
+
+def make_inproc() -> Pair:
+    connector = InprocConnector(capacity_nbytes=CAPACITY, verify=True)
+    return Pair(connector, connector)
+
+
+def make_shm() -> Pair:
+    descriptor = create_arena(CAPACITY)
+    sender, receiver = ShmConnector("a/0", 1, descriptor, poison=True), ShmConnector("b/0", 1)
+    receiver.attach("a/0", 1, descriptor)
+    os.close(descriptor)
+    return Pair(sender, receiver)
+
+
+CONNECTORS: dict[str, Callable[[], Pair]] = {"inproc": make_inproc, "shm": make_shm}
+
+
+@pytest.fixture(params=sorted(CONNECTORS))
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = CONNECTORS[request.param]()
+    yield made
+    made.sender.close()
+    made.receiver.close()
+
+
+def payload_of(*arrays: np.ndarray, **metadata: object) -> MultimodalPayload:
+    return MultimodalPayload({f"t{index}": Tensor.of(array) for index, array in enumerate(arrays)}, metadata)
+
+
+def big(nbytes: int, fill: int = 7) -> MultimodalPayload:
+    return payload_of(np.full(nbytes, fill, np.uint8))
+
+
+def test_what_is_put_is_what_is_got(pair: Pair) -> None:
+    """Fault: a tensor at the wrong offset, with the wrong type or shape, or metadata lost."""
+    arrays = (np.arange(30_000, dtype=np.float32).reshape(100, 300), np.array([], np.int64), np.array(5, np.int16))
+    ref = pair.sender.try_put(payload_of(*arrays, text="é", rate=24000))
+    assert ref is not None
+    got = pair.receiver.get(ref)
+    assert dict(got.metadata) == {"text": "é", "rate": 24000}
+    for index, array in enumerate(arrays):
+        np.testing.assert_array_equal(got.numpy(f"t{index}"), array, strict=True)
+
+
+def test_a_small_payload_occupies_nothing() -> None:
+    """Fault: every text delta takes an arena block."""
+    pair = make_shm()
+    ref = pair.sender.try_put(payload_of(np.zeros(16, np.float32)))
+    assert ref is not None and ref.inline is not None
+    assert pair.sender.health()["used_nbytes"] == 0
+    assert ShmConnector("stranger/0", 1).can_read(ref)
+
+
+def test_no_room_is_none_and_release_makes_room(pair: Pair) -> None:
+    """Fault: a full connector blocks, raises, or never recovers."""
+    held = []
+    while (ref := pair.sender.try_put(big(2**20))) is not None:
+        held.append(ref)
+        assert len(held) <= 4
+    assert pair.sender.health()["used_nbytes"] == CAPACITY
+    pair.sender.release(held.pop())
+    assert pair.sender.try_put(big(2**20)) is not None
+
+
+def test_a_payload_that_can_never_fit_is_refused_by_name(pair: Pair) -> None:
+    """Fault: an oversized payload waits for ever."""
+    with pytest.raises(PayloadTooLargeError, match=str(2 * CAPACITY)):
+        pair.sender.try_put(big(2 * CAPACITY))
+    assert pair.sender.health()["used_nbytes"] == 0
+
+
+def test_releasing_twice_is_a_counted_no_op(pair: Pair) -> None:
+    """Fault: a second release frees the block of the payload that came after."""
+    first = pair.sender.try_put(big(2**20, 1))
+    assert first is not None
+    pair.sender.release(first)
+    second = pair.sender.try_put(big(2**20, 2))
+    assert second is not None
+    pair.sender.release(first)
+    assert pair.sender.health()["stale_releases"] == 1
+    assert pair.receiver.get(second).numpy("t0").tobytes() == b"\x02" * 2**20
+    assert pair.sender.health()["used_nbytes"] == 2**20
+
+
+def test_views_cannot_be_written(pair: Pair) -> None:
+    """Fault: a reader changes what another reader of the same payload sees."""
+    ref = pair.sender.try_put(big(2**20))
+    assert ref is not None
+    with pytest.raises(ValueError, match="read-only"):
+        pair.receiver.get(ref).numpy("t0")[0] = 1
+
+
+def test_close_forgets_everything(pair: Pair) -> None:
+    """Fault: a closed connector keeps memory, or closing twice raises."""
+    ref = pair.sender.try_put(big(2**20))
+    assert ref is not None
+    pair.sender.close()
+    pair.sender.close()
+    assert pair.sender.health()["used_nbytes"] == 0
+    with pytest.raises(ConnectorError):
+        pair.sender.get(ref)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 900_000), st.booleans()), max_size=40), st.sampled_from(sorted(CONNECTORS)))
+def test_any_history_leaves_nothing(history: list[tuple[int, bool]], name: str) -> None:
+    """Fault: blocks lost to fragmentation, live payloads overwritten."""
+    pair = CONNECTORS[name]()
+    held = []
+    for fill, (nbytes, releases) in enumerate(history):
+        ref = pair.sender.try_put(big(nbytes, fill % 255))
+        if ref is not None:
+            held.append((ref, bytes([fill % 255]) * nbytes))
+        if releases and held:
+            pair.sender.release(held.pop(0)[0])
+        for live, data in held:
+            assert pair.receiver.get(live).numpy("t0").tobytes() == data
+    for live, _ in held:
+        pair.sender.release(live)
+    assert pair.sender.health()["used_nbytes"] == 0
+    for _ in range(4):
+        assert pair.sender.try_put(big(2**20)) is not None

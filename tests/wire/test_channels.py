@@ -1,0 +1,124 @@
+"""The control plane's sockets, in one process."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+
+import msgspec
+
+from omnistage.wire.channels import BATCH, DriverChannel, WorkerChannel
+from omnistage.wire.messages import Cancel, FromWorker, Heartbeat, Hello, Shutdown
+
+CANCEL = Cancel(process="p", replica=0, epoch=1, request_id="r", attempt=1, stage_id=0)
+
+
+def connect(identity: str = "p/0/1/t") -> tuple[DriverChannel, WorkerChannel]:
+    driver = DriverChannel()
+    worker = WorkerChannel(driver.bind(), identity)
+    worker.send(Hello(process="p", replica=0, epoch=1, pid=1))
+    assert waits_for(driver)
+    return driver, worker
+
+
+def waits_for(channel: DriverChannel | WorkerChannel, timeout_s: float = 5.0) -> bool:
+    return bool(select.select([channel], [], [], timeout_s)[0])
+
+
+def drain(driver: DriverChannel, count: int) -> list[tuple[str, FromWorker]]:
+    messages: list[tuple[str, FromWorker]] = []
+    while len(messages) < count and waits_for(driver):
+        messages += driver.receive()
+    return messages
+
+
+def test_messages_go_both_ways_and_the_descriptors_tell() -> None:
+    """Fault: a message waits unseen although the descriptor is quiet."""
+    driver, worker = connect()
+    [(identity, hello)] = driver.receive()
+    assert identity == "p/0/1/t" and isinstance(hello, Hello)
+    assert not waits_for(driver, 0)
+    assert driver.send(identity, CANCEL)
+    assert waits_for(worker)
+    assert worker.receive() == [CANCEL]
+    assert not waits_for(worker, 0)
+    driver.close()
+    worker.close()
+
+
+def test_a_flood_is_taken_in_bounded_batches_and_nothing_is_lost() -> None:
+    """Fault: the edge of the last messages is swallowed and they wait for ever."""
+    driver, worker = connect()
+    driver.receive()
+    beats = [Heartbeat(step_age_s={0: float(index)}) for index in range(3 * BATCH + 7)]
+    for beat in beats:
+        assert worker.send(beat)
+    time.sleep(0.05)
+    first = driver.receive()
+    assert len(first) <= BATCH
+    rest = drain(driver, len(beats) - len(first))
+    assert [message for _, message in first + rest] == beats
+    driver.close()
+    worker.close()
+
+
+def test_a_send_does_not_swallow_the_edge_of_what_came_in() -> None:
+    """Fault: zmq clears its edge inside a send from another thread; the reader is never woken."""
+    driver, worker = connect()
+    driver.receive()
+    stop = threading.Event()
+
+    def talk() -> None:
+        while not stop.is_set():
+            worker.send(Heartbeat(step_age_s={}))
+            time.sleep(0.0002)
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    try:
+        for _ in range(300):
+            assert driver.send("p/0/1/t", CANCEL)
+            assert waits_for(worker, 2.0)
+            got = worker.receive()
+            assert got in ([CANCEL], []) or set(map(type, got)) == {Cancel}
+            while not got and waits_for(worker, 2.0):
+                got = worker.receive()
+            assert got
+            driver.receive()
+    finally:
+        stop.set()
+        talker.join()
+        driver.close()
+        worker.close()
+
+
+def test_an_unknown_peer_is_told_apart() -> None:
+    """Fault: a command to a dead worker is queued for ever."""
+    driver, worker = connect()
+    assert not driver.send("nobody", Shutdown())
+    driver.close()
+    assert not driver.send("p/0/1/t", Shutdown())
+    worker.close()
+    assert not worker.send(Heartbeat(step_age_s={}))
+    assert worker.receive() == [] and driver.receive() == []
+
+
+def test_a_malformed_message_is_dropped_and_counted() -> None:
+    """Fault: one bad frame ends the driver."""
+    driver, worker = connect()
+    driver.receive()
+    worker._socket.send([b"\xc1"])
+    worker._socket.send([b"a", b"b"])
+    worker.send(Heartbeat(step_age_s={}))
+    got = drain(driver, 1)
+    assert [type(message) for _, message in got] == [Heartbeat]
+    assert driver.malformed == 2
+    driver.close()
+    worker.close()
+
+
+def test_every_message_type_survives_the_wire() -> None:
+    """Fault: a union member that msgpack cannot tell apart."""
+    for kind in (CANCEL, Shutdown()):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(kind), type=Cancel | Shutdown) == kind
