@@ -7,7 +7,7 @@ An explicit 0, "" or False means what it says. Knows nothing of models, devices 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -119,7 +119,10 @@ StageParams = SamplingParams | GenerationParams | DiffusionParams
 """The parameters of one stage; the kind follows the stage's execution type."""
 
 
-def params_from(kind: type[StageParams], values: dict[str, Any], *, where: str = "") -> StageParams:
+P = TypeVar("P", bound=StageParams)
+
+
+def params_from(kind: type[P], values: dict[str, Any], *, where: str = "") -> P:
     """Builds `kind` from plain values (YAML, JSON, keyword arguments), strictly typed.
 
     Raises InvalidRequestError with `where` + field name, the value and what is accepted; unknown fields get a did-you-mean.
@@ -141,7 +144,7 @@ def params_from(kind: type[StageParams], values: dict[str, Any], *, where: str =
         raise InvalidRequestError(f"{where.rstrip('.') or kind.__name__}: {error}") from None
 
 
-def overlay(base: StageParams, values: dict[str, Any], *, where: str = "") -> StageParams:
+def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
     """`base` with the given fields replaced; the same checks and errors as `params_from`."""
     merged = {name: _plain(getattr(base, name)) for name in base.__struct_fields__}
     merged.update(values)
