@@ -276,10 +276,11 @@ class Release(_Message, frozen=True, kw_only=True):
 
 
 class Reply(_Message, frozen=True, kw_only=True):
-    """Item for the caller. `final_output_type` is the source stage's modality. The shell copies the payload out for the caller;
-    the machine releases the ref after `ClientTook`."""
+    """Item for the caller. `final_output_type` is the source stage's modality. The shell copies the payload out as it carries
+    this out, for the machine releases the ref after `ClientTook` or `Close`."""
 
     request_id: str
+    attempt: int = 1
     source: int
     seq: int
     final_output_type: str
@@ -347,6 +348,7 @@ Command = (
     | Cancel
     | Release
     | Reply
+    | Restarted
     | Close
     | Control
     | ControlReply
