@@ -288,6 +288,14 @@ class Reply(_Message, frozen=True, kw_only=True):
     last: bool
 
 
+class Restarted(_Message, frozen=True, kw_only=True):
+    """The request begins again as `attempt`: what the shell has gathered of earlier attempts is void (never after a streamed
+    request's first `Reply`)."""
+
+    request_id: str
+    attempt: int
+
+
 class Close(_Message, frozen=True, kw_only=True):
     """The request's one terminal state; nothing for the caller follows. `usage` and `times` by stage id, as far as known."""
 
