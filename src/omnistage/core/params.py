@@ -151,7 +151,7 @@ def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
     return params_from(type(base), merged, where=where)
 
 
-def _field_types(kind: type[StageParams]) -> dict[str, Any]:
+def _field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 

@@ -1,0 +1,75 @@
+"""How fast the built-in model is there, and what it costs when nobody asks it anything."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+
+from benchmarks.rows import Benchmark, Row
+from benchmarks.servers import Server, serving
+
+MODEL = "demo"
+HEALTH_REPEATS = 5
+TOKEN_REPEATS = 3
+IDLE_S = 60.0
+QUESTION = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "modalities": ["text", "audio"],
+    "max_tokens": 8,
+    "temperature": 0,
+    "stream": True,
+}
+
+
+def first_health() -> list[Row]:
+    times, cpu = [], 0.0
+    for _ in range(HEALTH_REPEATS):
+        with serving(MODEL) as server:
+            times.append(server.wait((200, 503)))
+            cpu += server.cpu_s()
+    workload = f"omnistage serve {MODEL}: exec to the first HTTP answer, median of {HEALTH_REPEATS}"
+    return [Row("start_health_s", statistics.median(times), "<= 0.8", "s", workload, cpu_s_ours=cpu / HEALTH_REPEATS)]
+
+
+def first_token() -> list[Row]:
+    times, cpu = [], 0.0
+    for _ in range(TOKEN_REPEATS):
+        with serving(MODEL) as server:
+            server.wait((200, 503))
+            times.append(_seconds_to_first_token(server))
+            cpu += server.cpu_s()
+    workload = f"omnistage serve {MODEL}, all stages: exec to the first streamed token, median of {TOKEN_REPEATS}"
+    return [Row("start_first_token_s", statistics.median(times), "<= 7", "s", workload, cpu_s_ours=cpu / TOKEN_REPEATS)]
+
+
+def _seconds_to_first_token(server: Server) -> float:
+    while (answer := server.ask("POST", "/v1/chat/completions", QUESTION)).status == 503:
+        answer.read()
+        time.sleep(0.02)
+    for line in answer:
+        if line.startswith(b"data: {"):
+            choices = json.loads(line[6:]).get("choices") or [{}]
+            if choices[0].get("delta", {}).get("content"):
+                return time.monotonic() - server.started
+    raise RuntimeError(f"no token came: status {answer.status}")
+
+
+def idle() -> list[Row]:
+    with serving(MODEL) as server:
+        server.wait((200,), pause_s=0.05)
+        server.ask("POST", "/v1/chat/completions", QUESTION).read()
+        time.sleep(2.0)
+        before, begun = server.cpu_s(), time.monotonic()
+        time.sleep(IDLE_S)
+        spent, elapsed = server.cpu_s() - before, time.monotonic() - begun
+        workload = f"omnistage serve {MODEL}: {len(server.processes())} processes without a request for {IDLE_S:.0f} s"
+    return [Row("idle_cpu_percent", 100 * spent / elapsed, "<= 0.3", "% of a core", workload, cpu_s_ours=spent)]
+
+
+BENCHMARKS = (
+    Benchmark(("start_health_s",), first_health),
+    Benchmark(("start_first_token_s",), first_token),
+    Benchmark(("idle_cpu_percent",), idle),
+)
