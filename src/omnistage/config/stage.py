@@ -30,8 +30,8 @@ class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
 class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that every kind has. Sizes in bytes, times in seconds.
 
-    `model_path` is the folder of the stage's own files, `tokenizer_path` that of its tokenizer; `input_window` is how many
-    prepared inputs of one request may wait unused.
+    `model_path` is the folder of the stage's own files, `tokenizer_path` that of its tokenizer; `input_window` is how
+    many prepared inputs of one request may wait unused.
     """
 
     stage_id: int
