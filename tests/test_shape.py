@@ -281,8 +281,11 @@ def registry_names() -> set[str]:
 
 
 def names_a_model(text: str, names: set[str]) -> bool:
-    """True if one of `names` stands in `text` as a whole word, whether in snake_case, CamelCase or prose."""
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
+    """True if one of `names` stands in `text` as a whole word, whether in snake_case, CamelCase or prose.
+
+    The ending `ForCausalLM` of transformers' class names tells a task, not a model.
+    """
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text.replace("ForCausalLM", "")).lower()
     return any(re.search(rf"(?<![a-z0-9]){re.escape(name.lower())}(?![a-z0-9])", snake) for name in names)
 
 
@@ -302,6 +305,8 @@ def test_no_model_is_named_outside_models() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("AutoModelForCausalLM", False),
+        ("causal_lm", True),
         ("demo", True),
         ("load_demo_weights", True),
         ("DemoThinker", True),
@@ -312,7 +317,7 @@ def test_no_model_is_named_outside_models() -> None:
 )
 def test_a_model_name_is_found_as_a_whole_word(text: str, expected: bool) -> None:
     """Fault: the search misses a name inside an identifier, or finds one inside another word."""
-    assert names_a_model(text, {"demo"}) is expected
+    assert names_a_model(text, {"causal_lm", "demo"}) is expected
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------
