@@ -41,7 +41,7 @@ the stage gets a single input whose data is {"request": OmniRequest}."""
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
     """What an entry AR stage prefills: `token_ids`, or `embeds` [rows, hidden] beside them. `content_key` distinguishes
-    media with equal placeholder tokens for the prefix cache."""
+    media behind equal tokens for the prefix cache."""
 
     token_ids: tuple[int, ...]
     embeds: Any | None = None
@@ -61,16 +61,46 @@ class Processor(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
 
-class ARModel(Protocol):
-    """A causal decoder. Shapes are read by the runner to lay out its cache."""
+class Attend(Protocol):
+    """The attention of one step, over everything the cache holds for each row's sequence."""
 
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    vocab_size: int
-    max_positions: int
-    dtype: torch.dtype
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, window: int = 0
+    ) -> torch.Tensor:
+        """`q` [T, H, D], `k` and `v` [T, Hkv, D] after rotation -> [T, H, D]. Writes k and v, then attends causally.
+        `window` > 0: a token sees itself and the `window` - 1 before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ARStep:
+    """What a forward pass made: `logits` [R, vocab] float32 of the rows asked for, `hidden` [T, hidden] per captured layer."""
+
+    logits: torch.Tensor
+    hidden: Mapping[int, torch.Tensor]
+
+
+class ARModel(Protocol):
+    """A causal decoder. Shapes are read by the runner to lay out its cache. Properties, or plain attributes."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T] -> [T, hidden], as `forward` would begin with."""
 
     def forward(
         self,
@@ -78,15 +108,15 @@ class ARModel(Protocol):
         token_ids: torch.Tensor | None,
         embeds: torch.Tensor | None,
         positions: torch.Tensor,
-        attend: Any,
+        attend: Attend,
+        logit_rows: torch.Tensor,
         capture_layers: Sequence[int] = (),
-    ) -> tuple[torch.Tensor, Mapping[int, torch.Tensor]]:
-        """One flattened step: `token_ids` [T] or `embeds` [T, hidden], `positions` [T] -> final hidden [T, hidden]
-        (after the last norm) and the hidden states of `capture_layers`, each [T, hidden]. `attend` is the paged
-        attention context."""
+    ) -> ARStep:
+        """One flattened step over the rows of all sequences: `token_ids` [T] or `embeds` [T, hidden], `positions` [T].
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, hidden] -> [R, vocab] in float32."""
+        Logits are made for the rows `logit_rows` [R] only. A captured layer counts as in transformers: i is the input
+        of layer i, `num_layers` the output of the last norm.
+        """
 
 
 class GenerationModel(Protocol):
