@@ -92,7 +92,9 @@ class Runtime(Protocol):
     def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
         """The caller has taken an item of `nbytes` (0 for text)."""
 
-    def control(self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]) -> None:
+    def control(
+        self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]
+    ) -> None:
         """Asks every stage; `done(results by "stage_id/replica", error)` is called once, in the runtime's thread."""
 
     def status(self) -> RuntimeStatus:

@@ -1,0 +1,130 @@
+"""Starts one worker process, by exec, and gives back the ends by which it is held.
+
+Never `multiprocessing`: a worker does not import the caller's script, so a script needs no main guard. The worker gets its plan
+on standard input, leads a session of its own (Ctrl+C in a terminal is the server's affair), and finds modules where this
+process finds them. Knows nothing of stages' code or of what a worker does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+from omnistage.config.env import child_environment
+from omnistage.connectors.descriptors import open_lifeline
+from omnistage.runtime.plan import ProcessPlan
+from omnistage.wire.plan import WorkerPlan
+
+WORKER_MODULE = "omnistage.stages.worker"
+KILL_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """`pidfd` becomes readable at its death; `output` is the read end of its stdout and stderr; `life_line` the server's end."""
+
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    output: int
+    life_line: socket.socket
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """At once, and surely this process: a pidfd is never reused."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def wait(self) -> int:
+        """Reaps it; the exit code, negative for a signal. For a process that is dead or has been killed."""
+        return self.process.wait(KILL_WAIT_S)
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        os.close(self.output)
+        self.life_line.close()
+
+
+def launch_worker(
+    process: ProcessPlan,
+    replica: int,
+    epoch: int,
+    *,
+    address: str,
+    identity: str,
+    arena: int,
+    module: str = WORKER_MODULE,
+) -> Launched:
+    """Starts replica `replica` of `process`. Raises OSError if it cannot be started."""
+    ours, theirs = open_lifeline()
+    ours.setblocking(False)
+    output, child_output = os.pipe()
+    plan = WorkerPlan(
+        process=process.name,
+        replica=replica,
+        epoch=epoch,
+        stages=process.stages,
+        address=address,
+        identity=identity,
+        life_line=theirs.fileno(),
+        arena=arena,
+    )
+    try:
+        child = _spawn(module, plan, worker_environment(process), child_output)
+    except OSError:
+        ours.close()
+        os.close(output)
+        raise
+    finally:
+        theirs.close()
+        os.close(child_output)
+    os.set_blocking(output, False)
+    return Launched(child, os.pidfd_open(child.pid), output, ours)
+
+
+def worker_environment(process: ProcessPlan) -> dict[str, str]:
+    """Threads as configured, arenas of malloc that are kept rather than given back and faulted in again (fresh pages for
+    large temporaries cost more than the arithmetic on them), this process's module path; the stages' own `env` wins."""
+    threads = str(process.threads)
+    return child_environment(
+        {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "MALLOC_MMAP_THRESHOLD_": str(2**30),
+            "MALLOC_TRIM_THRESHOLD_": str(2**31),
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            **process.environment,
+        }
+    )
+
+
+def _spawn(module: str, plan: WorkerPlan, environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:
+    told = os.memfd_create("omnistage-plan", os.MFD_CLOEXEC)
+    try:
+        os.write(told, msgspec.json.encode(plan))
+        os.lseek(told, 0, os.SEEK_SET)
+        inherited = [plan.life_line] if plan.arena is None else [plan.life_line, plan.arena]
+        # -P: the working directory is not searched for modules unless this process searches it too.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=told,
+            stdout=output,
+            stderr=output,
+            pass_fds=inherited,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        os.close(told)

@@ -1,0 +1,329 @@
+"""The thread in which a machine lives, and the callers' side of it: what every runtime has in common.
+
+It brings callers' words to the machine as events, carries out the commands that concern callers (Reply, Close, Restarted,
+ControlReply, WakeAt) and leaves those that concern replicas to a subclass. One thread, one selector, no polling: it sleeps until
+a descriptor is readable or the next deadline has come. Knows nothing of how replicas run. Times are seconds of time.monotonic.
+
+Whatever fails in here is loud: it is logged, every open request ends with one error, and the runtime stops.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import math
+import selectors
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, QueueFullError
+from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
+from omnistage.core.request import OmniRequest
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, RuntimeStatus, Sink
+from omnistage.runtime.event_log import EventLog, Machine
+from omnistage.runtime.inbox import Inbox
+from omnistage.runtime.plan import ProcessPlan
+from omnistage.runtime.status import StatusBoardState
+from omnistage.wire.messages import (
+    AbortRequested,
+    Arrived,
+    ClientTook,
+    Close,
+    Command,
+    ControlCalled,
+    ControlReply,
+    Event,
+    Reply,
+    Restarted,
+    ShutdownRequested,
+    Tick,
+    WakeAt,
+)
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+"""How long replicas have to end by themselves after the drain, before they are killed."""
+
+ControlDone = Callable[[dict[str, Any], ErrorInfo | None], None]
+
+
+class RuntimeLoop(ABC):
+    """Implements `runtime.base.Runtime` around a machine; a subclass adds the replicas."""
+
+    def __init__(
+        self, machine: Machine, processes: Sequence[ProcessPlan], *, record_events_path: Path | None = None
+    ) -> None:
+        self._machine = machine
+        self._board = StatusBoardState(processes)
+        self._log = None if record_events_path is None else EventLog(record_events_path)
+        self._inbox = Inbox()
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name="omnistage-runtime", daemon=True)
+        self._events: deque[Event] = deque()
+        self._sinks: dict[str, Sink] = {}
+        self._controls: dict[str, ControlDone] = {}
+        self._call_ids = itertools.count()
+        self._wake_at = math.inf
+        self._stop_at = math.inf
+
+    # ---- what a subclass adds (called in the runtime's thread) ----
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Before the machine starts."""
+
+    @abstractmethod
+    def _act(self, command: Command) -> None:
+        """Carries out a command that concerns replicas."""
+
+    @abstractmethod
+    def _read(self, ref: PayloadRef) -> MultimodalPayload:
+        """The payload of `ref`; its views may end when the loop goes on. Raises ConnectorError."""
+
+    @abstractmethod
+    def _turn(self, now: float) -> None:
+        """Does what is due. Called once per wake-up."""
+
+    @abstractmethod
+    def _deadline(self) -> float:
+        """When `_turn` wants to be called at the latest; math.inf for never, 0 for at once."""
+
+    @abstractmethod
+    def _running(self) -> bool:
+        """True while a replica still runs."""
+
+    @abstractmethod
+    def _shut(self) -> None:
+        """Ends every replica that still runs, now, and frees everything."""
+
+    # ---- callers' side (any thread) ----
+
+    def start(self) -> None:
+        self._board.enter("open")
+        atexit.register(self.close, 0.0)
+        self._thread.start()
+
+    def submit(self, request: OmniRequest, sink: Sink) -> None:
+        if self._inbox.put(lambda: self._admit(request, sink), refusable=True):
+            return
+        error: OmniError = QueueFullError("too many requests wait", retry_after_s=1.0)
+        if self._inbox.closed:
+            error = EngineClosedError("the engine is closed")
+        sink(ClientClosed(request.request_id, "failed", ErrorInfo.of(error)))
+
+    def abort(self, request_id: str, reason: str) -> None:
+        self._inbox.put(lambda: self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason)))
+
+    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
+        self._inbox.put(
+            lambda: self._post(
+                ClientTook(now=time.monotonic(), request_id=request_id, source=source, seq=seq, nbytes=nbytes)
+            )
+        )
+
+    def control(self, name: str, arguments: Mapping[str, Any], done: ControlDone) -> None:
+        if not self._inbox.put(lambda: self._call(name, dict(arguments), done), refusable=True):
+            done({}, ErrorInfo.of(EngineClosedError("the engine is closed")))
+
+    def status(self) -> RuntimeStatus:
+        return RuntimeStatus(
+            state=self._board.state,
+            stages=self._board.stages,
+            replicas=self._board.replicas,
+            open_requests=len(self._sinks),
+            gauges=self._board.gauges,
+        )
+
+    def wait_ready(self, timeout_s: float) -> RuntimeStatus:
+        self._board.wait_for(lambda: self._board.settled, timeout_s)
+        return self.status()
+
+    def close(self, drain_timeout_s: float) -> None:
+        atexit.unregister(self.close)
+        if not self._thread.ident:
+            self._end()
+            return
+        self._inbox.put(lambda: self._begin_stop(drain_timeout_s))
+        if self._thread is not threading.current_thread():
+            self._thread.join(drain_timeout_s + 2 * STOP_GRACE_S)
+
+    # ---- the runtime's thread ----
+
+    def _run(self) -> None:
+        try:
+            self._watch(self._inbox.fileno(), self._take_calls)
+            self._open()
+            self._carry_out(time.monotonic(), None, self._machine.start(time.monotonic()))
+            while not self._finished():
+                self._wait()
+                self._work_off()
+        except Exception as error:
+            logger.exception("the runtime has failed and stops")
+            self._fail_all(ErrorInfo("internal", f"the runtime has failed: {ErrorInfo.of(error).message}"))
+        finally:
+            self._end()
+
+    def _finished(self) -> bool:
+        if self._board.phase != "draining":
+            return False
+        return time.monotonic() >= self._stop_at or not (self._running() or self._sinks)
+
+    def _wait(self) -> None:
+        deadline = min(self._wake_at, self._stop_at, self._deadline())
+        timeout_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        for key, _mask in self._selector.select(timeout_s):
+            key.data()
+
+    def _work_off(self) -> None:
+        """Everything that the last wait brought, until the machine has nothing more to say."""
+        now = time.monotonic()
+        self._turn(now)
+        if now >= self._wake_at:
+            self._wake_at = math.inf
+            self._post(Tick(now=now))
+        while self._events:
+            event = self._events.popleft()
+            self._carry_out(now, event, self._machine.handle(event))
+
+    def _watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """`callback` is called whenever `descriptor` is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def _post(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _carry_out(self, now: float, event: Event | None, commands: list[Command]) -> None:
+        if self._log is not None:
+            self._log.record(now, event, commands)
+        for command in commands:
+            match command:
+                case Reply():
+                    self._reply(command)
+                case Close():
+                    self._close_request(command)
+                case Restarted():
+                    self._tell(command.request_id, ClientRestarted(command.request_id, command.attempt))
+                case ControlReply():
+                    self._controls.pop(command.call_id)(command.results, command.error)
+                case WakeAt():
+                    self._wake_at = command.time
+                case _:
+                    self._act(command)
+
+    def _take_calls(self) -> None:
+        for call in self._inbox.take():
+            call()
+
+    def _admit(self, request: OmniRequest, sink: Sink) -> None:
+        request_id = request.request_id
+        if self._board.over:
+            sink(ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
+        elif request_id in self._sinks:
+            error = InvalidRequestError.of("request_id", request_id, "an id that no open request has")
+            sink(ClientClosed(request_id, "failed", ErrorInfo.of(error)))
+        else:
+            self._sinks[request_id] = sink
+            self._post(Arrived(now=time.monotonic(), request=request))
+
+    def _call(self, name: str, arguments: dict[str, Any], done: ControlDone) -> None:
+        call_id = str(next(self._call_ids))
+        self._controls[call_id] = done
+        self._post(ControlCalled(now=time.monotonic(), call_id=call_id, name=name, arguments=arguments))
+
+    # ---- to the callers ----
+
+    def _reply(self, command: Reply) -> None:
+        if command.request_id not in self._sinks:
+            return
+        try:
+            payload = MultimodalPayload() if command.ref is None else on_host(self._read(command.ref))
+        except OmniError as error:
+            self._give_up(command.request_id, ErrorInfo.of(error))
+            return
+        item = ClientItem(
+            command.request_id, command.source, command.seq, command.final_output_type, payload, command.last
+        )
+        self._tell(command.request_id, item)
+
+    def _close_request(self, command: Close) -> None:
+        closed = ClientClosed(
+            command.request_id,
+            command.outcome,
+            command.error,
+            usage=command.usage,
+            times=command.times,
+            reasons=command.reasons,
+            attempts=command.attempts,
+        )
+        self._tell(command.request_id, closed)
+        self._sinks.pop(command.request_id, None)
+
+    def _give_up(self, request_id: str, error: ErrorInfo) -> None:
+        """The caller gets its terminal state from here; the machine is told to clean up."""
+        self._tell(request_id, ClientClosed(request_id, "failed", error))
+        self._sinks.pop(request_id, None)
+        self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=error.message))
+
+    def _tell(self, request_id: str, message: ClientItem | ClientRestarted | ClientClosed) -> None:
+        sink = self._sinks.get(request_id)
+        if sink is None:
+            return
+        try:
+            sink(message)
+        except Exception:
+            # A caller's fault must not end the others' requests.
+            logger.exception("the sink of request %s has failed; the request is given up", request_id)
+            del self._sinks[request_id]
+            self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason="its sink has failed"))
+
+    def _fail_all(self, error: ErrorInfo) -> None:
+        for request_id in list(self._sinks):
+            self._tell(request_id, ClientClosed(request_id, "failed", error))
+        self._sinks.clear()
+        for done in self._controls.values():
+            done({}, error)
+        self._controls.clear()
+
+    # ---- the end ----
+
+    def _begin_stop(self, drain_timeout_s: float) -> None:
+        if self._board.over:
+            return
+        if self._board.phase == "draining":
+            self._stop_at = min(self._stop_at, time.monotonic() + drain_timeout_s + STOP_GRACE_S)
+            return
+        now = time.monotonic()
+        self._board.enter("draining")
+        self._stop_at = now + drain_timeout_s + STOP_GRACE_S
+        self._post(ShutdownRequested(now=now, drain_timeout_s=drain_timeout_s))
+
+    def _end(self) -> None:
+        """Idempotent; the last thing that happens."""
+        if self._board.over:
+            return
+        self._board.enter("ending")
+        self._shut()
+        for call in self._inbox.close():
+            call()
+        self._fail_all(ErrorInfo.of(EngineClosedError("the engine is closed")))
+        self._selector.close()
+        if self._log is not None:
+            self._log.close()
+        self._board.enter("stopped")
+
+
+def on_host(payload: MultimodalPayload) -> MultimodalPayload:
+    """A payload whose tensors are private, read-only copies in host memory."""
+    tensors = {}
+    for name, tensor in payload.tensors.items():
+        data = bytearray(tensor.spec.nbytes)
+        tensor.copy_to(memoryview(data))
+        tensors[name] = Tensor(tensor.spec, memoryview(data).toreadonly())
+    return MultimodalPayload(tensors, payload.metadata)

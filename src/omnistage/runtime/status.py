@@ -1,0 +1,90 @@
+"""What every replica is doing, on one board: written by the runtime's thread, read by any.
+
+Knows no processes and no machine. Each entry is a frozen value that is replaced whole, and keys are never added or removed, so
+a reader sees a replica as it was at one moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from omnistage.runtime.base import ReplicaStatus
+from omnistage.runtime.plan import ProcessPlan
+
+Key = tuple[str, int]
+"""(process, replica)"""
+
+_BEST_FIRST = ("ready", "draining", "starting", "restarting", "down")
+
+
+class StatusBoardState:
+    """`phase` of the whole runtime: new | open | draining | ending | stopped. `gauges` by stage name, of the last heartbeat."""
+
+    def __init__(self, processes: Sequence[ProcessPlan]) -> None:
+        self._changed = threading.Condition()
+        self._stages = {stage.model_stage: process.name for process in processes for stage in process.stages}
+        self._replicas = {
+            (process.name, index): ReplicaStatus(process.name, index, "starting")
+            for process in processes
+            for index in range(process.num_replicas)
+        }
+        self.phase = "new"
+        self.gauges: Mapping[str, Mapping[str, float]] = {}
+
+    def __getitem__(self, key: Key) -> ReplicaStatus:
+        return self._replicas[key]
+
+    @property
+    def replicas(self) -> tuple[ReplicaStatus, ...]:
+        return tuple(self._replicas.values())
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """State of each stage by name: that of its best replica."""
+        return {stage: self._best(process) for stage, process in self._stages.items()}
+
+    @property
+    def state(self) -> str:
+        """As RuntimeStatus has it."""
+        if self.phase in ("draining", "ending"):
+            return "draining"
+        if self.phase == "stopped":
+            return "stopped"
+        states = {replica.state for replica in self.replicas}
+        if states == {"ready"}:
+            return "ready"
+        return "starting" if states <= {"starting", "ready"} else "degraded"
+
+    @property
+    def over(self) -> bool:
+        """Nothing is carried out any more."""
+        return self.phase in ("ending", "stopped")
+
+    @property
+    def settled(self) -> bool:
+        """Every stage is ready, one is down for good, or all is over: waiting longer changes nothing."""
+        states = self.stages.values()
+        return self.phase == "stopped" or "down" in states or all(state == "ready" for state in states)
+
+    def set(self, key: Key, **changes: Any) -> None:
+        self._replicas[key] = replace(self._replicas[key], **changes)
+        self.notify()
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.notify()
+
+    def notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+    def _best(self, process: str) -> str:
+        states = {replica.state for replica in self.replicas if replica.process == process}
+        return next(state for state in _BEST_FIRST if state in states)

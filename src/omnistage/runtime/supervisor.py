@@ -1,0 +1,344 @@
+"""Starts, watches and ends the worker processes of a pipeline, and says what became of each.
+
+Deaths are seen by pidfd, hangs by heartbeats, slow starts by a deadline; a worker that misbehaves is killed, never waited for.
+When to start and stop is the machine's decision; this says ReplicaUp and ReplicaDown and nothing more. All of it lives in the
+driver's thread. Times are seconds of time.monotonic.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import selectors
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omnistage.config.stage import StageConfig
+from omnistage.connectors.descriptors import send_descriptor
+from omnistage.core.errors import ConnectorError
+from omnistage.core.payload import PayloadRef
+from omnistage.runtime.arenas import ArenaCache
+from omnistage.runtime.launch import WORKER_MODULE, Launched, launch_worker
+from omnistage.runtime.output import WorkerOutput
+from omnistage.runtime.plan import ProcessPlan
+from omnistage.runtime.status import Key, StatusBoardState
+from omnistage.wire.channels import DriverChannel
+from omnistage.wire.messages import (
+    Event,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    ReplicaDown,
+    ReplicaUp,
+    Shutdown,
+    StepReport,
+    ToWorker,
+)
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 4.0
+"""How long a worker has to end after Shutdown."""
+
+SILENCE_MARGIN_S = 10.0
+"""A ready worker that says nothing for its longest step and this much longer is stuck as a whole."""
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One running worker. `reason`: why it is being ended, if this side knows; it goes before what the worker said last."""
+
+    plan: ProcessPlan
+    replica: int
+    epoch: int
+    identity: str
+    launched: Launched
+    output: WorkerOutput
+    start_by: float
+    kill_at: float = math.inf
+    heard_by: float = math.inf
+    ready: bool = False
+    reason: str = ""
+    fractions: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        return self.plan.name, self.replica
+
+    @property
+    def owner(self) -> str:
+        return f"{self.plan.name}/{self.replica}"
+
+    @property
+    def deadline(self) -> float:
+        return min(self.kill_at, self.heard_by, math.inf if self.ready else self.start_by)
+
+    @property
+    def progress(self) -> float:
+        return sum(self.fractions.values()) / len(self.plan.stages)
+
+
+class StageRuntime:
+    """The replicas of all processes. `post` takes the events; `drain` reads what workers have sent so far."""
+
+    def __init__(
+        self,
+        processes: Sequence[ProcessPlan],
+        selector: selectors.BaseSelector,
+        channel: DriverChannel,
+        *,
+        post: Callable[[Event], None],
+        drain: Callable[[], None],
+        board: StatusBoardState,
+        worker_module: str = WORKER_MODULE,
+    ) -> None:
+        self._processes = {process.name: process for process in processes}
+        self._selector = selector
+        self._channel = channel
+        self._post = post
+        self._drain = drain
+        self._board = board
+        self._worker_module = worker_module
+        self._address = channel.bind()
+        self._token = secrets.token_hex(8)
+        self._workers: dict[Key, WorkerState] = {}
+        self._starts: Counter[Key] = Counter()
+        self.arenas = ArenaCache()
+
+    # ---- what the driver asks ----
+
+    def start(self, process: str, replica: int, epoch: int) -> None:
+        """A fault in starting is a ReplicaDown like any other."""
+        try:
+            worker = self._launch(self._processes[process], replica, epoch)
+        except (OSError, ConnectorError) as error:
+            reason = f"{self._processes[process].title}: cannot be started: {error}"
+            self._say_down(process, replica, epoch, reason)
+            return
+        restarts = self._starts[worker.key] - 1
+        state = "restarting" if restarts else "starting"
+        self._board.set(worker.key, state=state, pid=worker.launched.pid, progress=0.0, restarts=restarts)
+
+    def stop(self, process: str, replica: int, epoch: int, *, kill: bool) -> None:
+        worker = self._find(process, replica, epoch)
+        if worker is None:
+            return
+        worker.reason = worker.reason or "was stopped"
+        self._board.set(worker.key, state="draining")
+        if kill or not worker.ready or not self._channel.send(worker.identity, Shutdown()):
+            worker.launched.kill()
+        else:
+            worker.kill_at = time.monotonic() + STOP_GRACE_S
+
+    def send(self, process: str, replica: int, epoch: int, message: ToWorker) -> None:
+        """To that incarnation, if it lives; a worker that takes no messages any more is killed."""
+        worker = self._find(process, replica, epoch)
+        if worker is not None and not self._channel.send(worker.identity, message):
+            self._kill(worker, "takes no messages any more")
+
+    def release(self, ref: PayloadRef, message: ToWorker) -> None:
+        """To the owner of `ref` if it lives, else to the keeper of the dead's arenas. What travelled inline is nobody's."""
+        if ref.inline is not None:
+            return
+        process, _, replica = ref.owner.rpartition("/")
+        self.send(process, int(replica), ref.epoch, message)
+        if self.arenas.released(ref):
+            self._tell_gone(process, ref.owner, ref.epoch)
+
+    def incarnation(self, identity: str) -> tuple[str, int, int] | None:
+        """(process, replica, epoch) of who speaks under `identity`, alive or dead; None for a stranger."""
+        process, replica, epoch, token = identity.rsplit("/", 3)
+        return (process, int(replica), int(epoch)) if token == self._token else None
+
+    @property
+    def running(self) -> bool:
+        return bool(self._workers)
+
+    @property
+    def deadline(self) -> float:
+        return min((worker.deadline for worker in self._workers.values()), default=math.inf)
+
+    def turn(self, now: float) -> None:
+        """Kills what is overdue."""
+        for worker in list(self._workers.values()):
+            if now < worker.deadline:
+                continue
+            if not worker.ready and now >= worker.start_by:
+                self._kill(worker, f"was not ready within {worker.plan.start_timeout_s:g} s")
+            elif now >= worker.kill_at:
+                self._kill(worker, "did not stop when asked to")
+            else:
+                self._kill(worker, "has sent no heartbeat")
+
+    def close(self) -> None:
+        """No process is left when this returns."""
+        for worker in self._workers.values():
+            worker.launched.kill()
+        for worker in list(self._workers.values()):
+            self._bury(worker)
+        self.arenas.close()
+
+    # ---- what workers say ----
+
+    def heard(self, process: str, replica: int, epoch: int, message: FromWorker) -> None:
+        """Everything but step reports; the words of the dead are not heard."""
+        worker = self._find(process, replica, epoch)
+        if worker is None:
+            return
+        match message:
+            case Hello():
+                self._board.set(worker.key, note="loading")
+            case LoadProgress():
+                worker.fractions[message.stage_id] = message.fraction
+                self._board.set(worker.key, note=message.note, progress=worker.progress)
+            case Ready():
+                self._ready(worker, message)
+            case LoadFailed():
+                worker.reason = message.error.message
+                worker.kill_at = min(worker.kill_at, time.monotonic() + STOP_GRACE_S)
+            case Heartbeat():
+                self._beat(worker, message)
+            case StepReport():
+                raise AssertionError("step reports go to the machine")
+
+    def _ready(self, worker: WorkerState, message: Ready) -> None:
+        worker.ready = True
+        worker.heard_by = time.monotonic() + self._silence_s(worker, {})
+        note = "; ".join(message.notes.values())
+        self._board.set(worker.key, state="ready", note=note, progress=1.0)
+        process, replica = worker.key
+        self._post(
+            ReplicaUp(
+                now=time.monotonic(), process=process, replica=replica, epoch=worker.epoch, capacity=message.capacity
+            )
+        )
+
+    def _beat(self, worker: WorkerState, message: Heartbeat) -> None:
+        if worker.ready:
+            worker.heard_by = time.monotonic() + self._silence_s(worker, message.first_step_done)
+        for stage in worker.plan.stages:
+            limit_s = _step_limit_s(stage, message.first_step_done)
+            age_s = message.step_age_s.get(stage.stage_id, 0.0)
+            if age_s > limit_s:
+                self._kill(
+                    worker, f"a step of {stage.model_stage} has been running for {age_s:.1f} s (limit {limit_s:g} s)"
+                )
+            gauges = message.gauges.get(stage.stage_id)
+            if gauges is not None:
+                self._board.gauges = {**self._board.gauges, stage.model_stage: gauges}
+
+    @staticmethod
+    def _silence_s(worker: WorkerState, first_step_done: Mapping[int, bool]) -> float:
+        return max(_step_limit_s(stage, first_step_done) for stage in worker.plan.stages) + SILENCE_MARGIN_S
+
+    # ---- life and death ----
+
+    def _launch(self, plan: ProcessPlan, replica: int, epoch: int) -> WorkerState:
+        owner = f"{plan.name}/{replica}"
+        identity = f"{owner}/{epoch}/{self._token}"
+        arena = self.arenas.create(plan.name, owner, epoch, plan.arena_nbytes)
+        try:
+            launched = launch_worker(
+                plan,
+                replica,
+                epoch,
+                address=self._address,
+                identity=identity,
+                arena=arena,
+                module=self._worker_module,
+            )
+        except OSError:
+            self.arenas.died(owner, epoch)
+            raise
+        worker = WorkerState(
+            plan=plan,
+            replica=replica,
+            epoch=epoch,
+            identity=identity,
+            launched=launched,
+            output=WorkerOutput(launched.output, owner),
+            start_by=time.monotonic() + plan.start_timeout_s,
+        )
+        self._workers[worker.key] = worker
+        self._starts[worker.key] += 1
+        self._selector.register(launched.pidfd, selectors.EVENT_READ, lambda: self._died(worker))
+        self._selector.register(launched.output, selectors.EVENT_READ, lambda: self._pump(worker))
+        self._introduce(worker, arena)
+        return worker
+
+    def _introduce(self, worker: WorkerState, arena: int) -> None:
+        """Gives it the arenas it reads from, and its own to those that read from it."""
+        for owner, epoch, descriptor in self.arenas.of_processes(worker.plan.upstream):
+            self._hand_over(worker, owner, epoch, descriptor)
+        for reader in self._readers(worker.plan.name):
+            self._hand_over(reader, worker.owner, worker.epoch, arena)
+
+    def _hand_over(self, worker: WorkerState, owner: str, epoch: int, descriptor: int | None) -> None:
+        header = {"owner": owner, "epoch": epoch, "gone": descriptor is None}
+        try:
+            send_descriptor(worker.launched.life_line, header, descriptor)
+        except OSError as error:
+            self._kill(worker, f"takes no descriptors any more ({error.strerror})")
+
+    def _readers(self, process: str) -> list[WorkerState]:
+        return [worker for worker in self._workers.values() if process in worker.plan.upstream]
+
+    def _tell_gone(self, process: str, owner: str, epoch: int) -> None:
+        for reader in self._readers(process):
+            self._hand_over(reader, owner, epoch, None)
+
+    def _kill(self, worker: WorkerState, reason: str) -> None:
+        """Its death is seen, and told, when it has happened."""
+        worker.reason = worker.reason or reason
+        worker.kill_at = worker.heard_by = worker.start_by = math.inf
+        logger.warning("%s: %s; it is killed", worker.plan.title, reason)
+        worker.launched.kill()
+
+    def _pump(self, worker: WorkerState) -> None:
+        if not worker.output.pump():
+            self._selector.unregister(worker.launched.output)
+
+    def _died(self, worker: WorkerState) -> None:
+        self._drain()
+        code = self._bury(worker)
+        reason = f"{worker.plan.title}: {worker.reason or last_words(code, worker.output.last_line)}"
+        self._say_down(worker.plan.name, worker.replica, worker.epoch, reason)
+        if self.arenas.died(worker.owner, worker.epoch):
+            self._tell_gone(worker.plan.name, worker.owner, worker.epoch)
+
+    def _bury(self, worker: WorkerState) -> int:
+        """Reaps a dead worker and closes everything that led to it; its exit code."""
+        code = worker.launched.wait()
+        worker.output.finish()
+        for descriptor in (worker.launched.pidfd, worker.launched.output):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        worker.launched.close()
+        del self._workers[worker.key]
+        return code
+
+    def _say_down(self, process: str, replica: int, epoch: int, reason: str) -> None:
+        logger.warning("%s", reason)
+        self._board.set((process, replica), state="restarting", note=reason, pid=None, progress=0.0)
+        self._post(ReplicaDown(now=time.monotonic(), process=process, replica=replica, epoch=epoch, reason=reason))
+
+    def _find(self, process: str, replica: int, epoch: int) -> WorkerState | None:
+        worker = self._workers.get((process, replica))
+        return worker if worker is not None and worker.epoch == epoch else None
+
+
+def last_words(code: int, last_line: str) -> str:
+    """Why a worker ended, as far as its exit code and its last line of output tell."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    return f"{how}: {last_line}" if last_line else how
+
+
+def _step_limit_s(stage: StageConfig, first_step_done: Mapping[int, bool]) -> float:
+    return stage.step_timeout_s if first_step_done.get(stage.stage_id) else stage.first_step_timeout_s
