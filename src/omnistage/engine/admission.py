@@ -1,0 +1,303 @@
+"""From what a caller asks to an `OmniRequest`: every check of a prompt, of modalities and of parameters stands here.
+
+Pure, but for the seed and the id that an admitted request is given. Python, the command line and HTTP all come through
+`admit`, so a mistake reads the same everywhere: an InvalidRequestError that names the field and what is accepted.
+
+Parameters of a stage, later wins: the stage's defaults, the call's `fields`, the stage's entry of `sampling_params_list`,
+the pipeline's constraints. A field goes to the first stage whose kind knows it; `seed` is the whole request's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from omnistage.core.errors import InvalidRequestError, did_you_mean
+from omnistage.core.params import MAX_SEED, SamplingParams, StageParams, overlay, params_from
+from omnistage.core.request import OmniRequest, Prompt
+from omnistage.engine.served import ServedModel, ServedStage
+
+SOURCES = ("prompt", "messages", "prompt_token_ids")
+COMMON_KEYS = (*SOURCES, "modalities", "additional_information")
+EXTRA_KEYS = ("prompt_embeds", "multi_modal_data", "mm_processor_kwargs", "negative_prompt", "height", "width")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MESSAGE_KEYS = ("role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id")
+MAX_PRIORITY = 2**31 - 1
+_SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a caller asks for. `prompt` is a string, a list of chat messages, or a dict (see `COMMON_KEYS`).
+
+    `fields` are parameters that name no stage ("temperature", "voice"). `wants` holds when the prompt names no modalities;
+    None there means everything the model makes. `timeout_s` None is the deployment's own limit.
+    """
+
+    prompt: object
+    sampling_params_list: object = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    wants: tuple[str, ...] | None = None
+    priority: int = 0
+    stream: bool = False
+    timeout_s: float | None = None
+
+
+def admit(model: ServedModel, ask: Ask, *, request_id: str | None = None) -> OmniRequest:
+    """The request, complete: ids, seeds and every stage's parameters are settled. Raises InvalidRequestError."""
+    prompt, named = read_prompt(model, ask.prompt)
+    wants = read_modalities(model, ask.wants if named is None else named)
+    params = stage_params(model, ask)
+    for stage in model.stages:
+        _check_choices(params[stage.stage_id], wants)
+    _check_priority(ask.priority)
+    return OmniRequest(
+        request_id=request_id or uuid4().hex,
+        prompt=prompt,
+        wants=wants,
+        stage_params=params,
+        priority=ask.priority,
+        stream=ask.stream,
+        timeout_s=model.request_timeout_s if ask.timeout_s is None else ask.timeout_s,
+    )
+
+
+def is_chat(value: object) -> bool:
+    """True for a list of chat messages, which is one prompt, unlike any other list."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "role" in item for item in value)
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def read_prompt(model: ServedModel, value: object) -> tuple[Prompt, object]:
+    """The prompt, and the value of its `modalities` key (None where it names none)."""
+    match value:
+        case str():
+            return Prompt(text=_text("prompt", value)), None
+        case list() if is_chat(value):
+            return Prompt(messages=_messages(value)), None
+        case dict():
+            return _prompt_of_dict(model, value), value.get("modalities")
+        case _:
+            raise InvalidRequestError.of("prompt", value, "a string, a list of chat messages, or a dict")
+
+
+def _prompt_of_dict(model: ServedModel, value: dict[str, Any]) -> Prompt:
+    for key in value:
+        if key in EXTRA_KEYS and key not in model.extra_keys:
+            accepted = [name for name in COMMON_KEYS if name != key] + list(model.extra_keys)
+            raise InvalidRequestError(
+                f"{key}: the model {model.name!r} cannot use it; accepted: {', '.join(accepted)}", field=str(key)
+            )
+        if key not in COMMON_KEYS + EXTRA_KEYS:
+            raise InvalidRequestError.unknown(str(key), (*COMMON_KEYS, *model.extra_keys))
+    given = [key for key in SOURCES if value.get(key) is not None]
+    if len(given) != 1:
+        raise InvalidRequestError.of("prompt", sorted(given), f"exactly one of {', '.join(SOURCES)}")
+    information = value.get("additional_information") or {}
+    if not isinstance(information, dict):
+        raise InvalidRequestError.of("additional_information", information, "a dict")
+    match given[0]:
+        case "prompt":
+            return Prompt(text=_text("prompt", value["prompt"]), additional_information=information)
+        case "messages":
+            return Prompt(messages=_messages(value["messages"]), additional_information=information)
+        case _:
+            tokens = _tokens(value["prompt_token_ids"])
+            return Prompt(token_ids=tokens, additional_information=information)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequestError.of(name, value, "a string that is not blank")
+    return value
+
+
+def _tokens(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise InvalidRequestError.of("prompt_token_ids", value, "a list of token ids that is not empty")
+    for token in value:
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise InvalidRequestError.of("prompt_token_ids", token, "integers in [0, 2147483647]")
+    return tuple(value)
+
+
+def _messages(value: object) -> tuple[dict[str, Any], ...]:
+    """Messages with plain text content: content parts are joined, keys that say nothing to a text model are left out."""
+    if not isinstance(value, list | tuple) or not value:
+        raise InvalidRequestError.of("messages", value, "a list of messages that is not empty")
+    messages = tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
+    if not any(message["content"].strip() for message in messages):
+        raise InvalidRequestError.of("messages", [message["content"] for message in messages], "some text")
+    return messages
+
+
+def _message(where: str, message: object) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise InvalidRequestError.of(where, message, "an object with role and content")
+    for key in message:
+        if key not in MESSAGE_KEYS:
+            raise _unknown_key(where, key, MESSAGE_KEYS)
+    for key in ("tool_calls", "tool_call_id"):
+        if message.get(key):
+            raise InvalidRequestError(f"{where}.{key}: tools are not served by this model", field=f"{where}.{key}")
+    role = message.get("role")
+    if role not in ROLES:
+        raise InvalidRequestError.of(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+    return {"role": "system" if role == "developer" else role, "content": _content(where, message)}
+
+
+def _content(where: str, message: dict[str, Any]) -> str:
+    match message.get("content"):
+        case str() as text:
+            return text
+        case list() as parts if parts:
+            texts = [_part(f"{where}.content[{index}]", part) for index, part in enumerate(parts)]
+            return "".join(texts)
+        case None if message.get("role") == "assistant":
+            # An answer that was spoken has no content, and its sound is named by an id that nothing is kept for.
+            audio = message.get("audio")
+            return str(audio.get("transcript") or "") if isinstance(audio, dict) else str(message.get("refusal") or "")
+        case other:
+            raise InvalidRequestError.of(f"{where}.content", other, "a string or a list of content parts")
+
+
+def _part(where: str, part: object) -> str:
+    if not isinstance(part, dict):
+        raise InvalidRequestError.of(where, part, "an object with a type")
+    kind = part.get("type")
+    if kind in ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal"):
+        raise InvalidRequestError.of(f"{where}.type", kind, "text, as this model reads text only")
+    if kind != "text":
+        raise InvalidRequestError.of(f"{where}.type", kind, "text")
+    for key in part:
+        if key not in ("type", "text"):
+            raise _unknown_key(where, key, ("type", "text"))
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequestError.of(f"{where}.text", text, "a string")
+    return text
+
+
+def _unknown_key(where: str, key: object, known: Sequence[str]) -> InvalidRequestError:
+    field = f"{where}.{key}"
+    return InvalidRequestError(f"{field}: unknown field{did_you_mean(str(key), known)}", field=field)
+
+
+# ---- modalities ------------------------------------------------------------------------------------------------------
+
+
+def read_modalities(model: ServedModel, value: object) -> tuple[str, ...]:
+    """The modalities asked for, in the pipeline's order; None asks for all of them."""
+    if value is None:
+        return model.modalities
+    accepted = f"a list of one or more of {', '.join(model.modalities)}"
+    if not isinstance(value, list | tuple) or not value:
+        raise InvalidRequestError.of("modalities", value, accepted)
+    for modality in value:
+        if modality not in model.modalities:
+            raise InvalidRequestError.of("modalities", modality, accepted)
+    return tuple(modality for modality in model.modalities if modality in value)
+
+
+# ---- parameters ------------------------------------------------------------------------------------------------------
+
+
+def stage_params(model: ServedModel, ask: Ask) -> dict[int, StageParams]:
+    """Every stage's parameters by stage id, seeded."""
+    entries = _entries(model, ask.sampling_params_list)
+    homes = _homes(model, ask.fields)
+    settled: dict[int, StageParams] = {}
+    for index, stage in enumerate(model.stages):
+        params = overlay(stage.defaults, _named_voice(model, homes.get(stage.stage_id, {}), ""))
+        settled[stage.stage_id] = _constrained(stage, _with_entry(model, params, entries[index], index))
+    seed = _request_seed(ask.fields, settled)
+    return {
+        stage_id: params if params.seed is not None else overlay(params, {"seed": seed})
+        for stage_id, params in settled.items()
+    }
+
+
+def _entries(model: ServedModel, value: object) -> list[object]:
+    """One entry per stage; None where the caller says nothing. A single value that is no list stands for the first stage."""
+    count = len(model.stages)
+    entries = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+    if len(entries) > count:
+        names = ", ".join(stage.name for stage in model.stages)
+        raise InvalidRequestError.of("sampling_params_list", f"{len(entries)} entries", f"at most {count} ({names})")
+    return entries + [None] * (count - len(entries))
+
+
+def _homes(model: ServedModel, fields: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Which stage each field goes to. A field that no stage knows is an error that lists those there are."""
+    homes: dict[int, dict[str, Any]] = {}
+    for name, value in fields.items():
+        if name == "seed":
+            continue
+        stage = next((stage for stage in model.stages if name in stage.defaults.__struct_fields__), None)
+        if stage is None:
+            known = {field for stage in model.stages for field in stage.defaults.__struct_fields__}
+            raise InvalidRequestError.unknown(name, known)
+        homes.setdefault(stage.stage_id, {})[name] = value
+    return homes
+
+
+def _with_entry(model: ServedModel, params: StageParams, entry: object, index: int) -> StageParams:
+    """`params` overlaid by a stage's entry. An object says every field; where it says None, `params` holds."""
+    where = f"sampling_params_list[{index}]."
+    match entry:
+        case None:
+            return params
+        case dict():
+            return overlay(params, _named_voice(model, entry, where), where=where)
+        case _ if isinstance(entry, type(params)):
+            said = {name: getattr(entry, name) for name in entry.__struct_fields__}
+            values = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+            given = {name: value for name, value in values.items() if value is not None}
+            return overlay(params, _named_voice(model, given, where), where=where)
+        case _:
+            raise InvalidRequestError.of(where.rstrip("."), entry, f"{type(params).__name__} or an object")
+
+
+def _named_voice(model: ServedModel, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`values` with another service's voice name replaced by this model's."""
+    voice = values.get("voice")
+    if voice is None:
+        return dict(values)
+    known = (*model.voices, *model.voice_aliases)
+    if not isinstance(voice, str) or voice not in known:
+        accepted = f"one of {', '.join(known)}" if known else "nothing, as this model has one voice"
+        raise InvalidRequestError.of(f"{where}voice", voice, accepted)
+    return {**values, "voice": model.voice_aliases.get(voice, voice)}
+
+
+def _constrained(stage: ServedStage, params: StageParams) -> StageParams:
+    """The pipeline's constraints on top. Lists (stop ids) are joined with the caller's, so that neither is lost."""
+    values: dict[str, Any] = {}
+    for name, value in stage.constraints.items():
+        joins = isinstance(value, list | tuple)
+        values[name] = list(dict.fromkeys([*value, *getattr(params, name)])) if joins else value
+    return overlay(params, values)
+
+
+def _request_seed(fields: Mapping[str, Any], settled: Mapping[int, StageParams]) -> int:
+    """The call's seed, else the first that a stage was given, else a fresh one: one seed makes a whole answer repeatable."""
+    given = fields.get("seed")
+    if given is not None:
+        return params_from(SamplingParams, {"seed": given}).seed or 0
+    found = next((params.seed for params in settled.values() if params.seed is not None), None)
+    return secrets.randbits(_SEED_BITS) & MAX_SEED if found is None else found
+
+
+def _check_choices(params: StageParams, wants: tuple[str, ...]) -> None:
+    if isinstance(params, SamplingParams) and params.n > 1 and wants != ("text",):
+        raise InvalidRequestError.of("n", params.n, f"1 where more than text is asked for ({', '.join(wants)})")
+
+
+def _check_priority(priority: object) -> None:
+    if type(priority) is not int or abs(priority) > MAX_PRIORITY:
+        raise InvalidRequestError.of("priority", priority, f"an integer in [-{MAX_PRIORITY}, {MAX_PRIORITY}]")

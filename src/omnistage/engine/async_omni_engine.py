@@ -1,0 +1,219 @@
+"""One model that is being served, for an asyncio program: requests in, outputs out, aborts, health, an orderly end.
+
+Holds a runtime and what is known of its model (`compose.composed` makes both). Brings what the runtime says in its own
+threads to the event loop. Ends a request in the runtime as soon as nobody reads it any more. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from omnistage.core.errors import (
+    EngineClosedError,
+    ErrorInfo,
+    OmniError,
+    RequestAbortedError,
+    StageFailedError,
+    StageUnavailableError,
+)
+from omnistage.core.output import OmniRequestOutput
+from omnistage.core.request import OmniRequest, Usage
+from omnistage.engine.admission import Ask, admit
+from omnistage.engine.mailbox import MailboxState, Message, Parcel
+from omnistage.engine.outputs import last_part, part_of, whole
+from omnistage.engine.served import ServedModel
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, RuntimeStatus
+
+_ABORT_TIMEOUT_S = 10.0
+_CONTROL_TIMEOUT_S = 35.0
+_RETRY_AFTER_S = 5.0
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What became of one request, for metrics. Seconds since arrival; None for what never came."""
+
+    outcome: str = ""
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    first_text_s: float | None = None
+    first_audio_s: float | None = None
+    end_s: float = 0.0
+
+
+Observer = Callable[[RequestRecord], None]
+
+
+class AsyncOmniEngine:
+    """All methods belong to one event loop, but for `status`. `observer` is told of each admitted request once, when it
+    has ended, in the runtime's thread."""
+
+    def __init__(self, model: ServedModel, runtime: Runtime, *, observer: Observer | None = None) -> None:
+        self.model = model
+        self._runtime = runtime
+        self._observer = observer
+        self._open: dict[str, MailboxState] = {}
+        self._closed = False
+
+    def start(self) -> None:
+        """Starts the stages without waiting for them; requests may come at once."""
+        self._runtime.start()
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[OmniRequestOutput, None]:
+        """The answer to `ask`: with `ask.stream` parts as they come, else one whole output.
+
+        Raises the request's error as the named exception. Closing the iterator early aborts the request.
+        """
+        if self._closed:
+            raise EngineClosedError("the engine is closed")
+        request = admit(self.model, ask, request_id=self._new_id())
+        parts = self._parts(request)
+        try:
+            if ask.stream:
+                async for part in parts:
+                    if part is not None:
+                        yield part
+            else:
+                yield await _gathered(parts)
+        finally:
+            await parts.aclose()
+
+    async def _parts(self, request: OmniRequest) -> AsyncGenerator[OmniRequestOutput | None, None]:
+        """Parts of the answer; None says that the parts before it are void."""
+        mailbox = self._submitted(request)
+        ended = False
+        try:
+            while not ended:
+                parcel = await mailbox.take()
+                ended = isinstance(parcel.message, ClientClosed)
+                yield self._opened(request, parcel)
+                self._acknowledge(request.request_id, parcel)
+        finally:
+            if not ended:
+                self._runtime.abort(request.request_id, "the client has gone")
+
+    def _submitted(self, request: OmniRequest) -> MailboxState:
+        mailbox = MailboxState()
+        self._open[request.request_id] = mailbox
+        self._runtime.submit(request, _Watch(self, request.request_id, mailbox).take)
+        return mailbox
+
+    def _opened(self, request: OmniRequest, parcel: Parcel) -> OmniRequestOutput | None:
+        match parcel.message:
+            case ClientItem() as item:
+                return part_of(item)
+            case ClientRestarted():
+                return None
+            case ClientClosed(outcome="finished") as closed:
+                return last_part(self.model, request, closed)
+            case ClientClosed() as closed:
+                raise _error_of(closed)
+
+    def _acknowledge(self, request_id: str, parcel: Parcel) -> None:
+        for receipt in parcel.receipts:
+            self._runtime.took(request_id, receipt.source, receipt.seq, receipt.nbytes)
+
+    def _new_id(self) -> str:
+        return uuid4().hex
+
+    def _ended(self, request_id: str, record: RequestRecord) -> None:
+        self._open.pop(request_id, None)
+        if self._observer is not None:
+            self._observer(record)
+
+    async def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
+        """Ends a request and waits until it has ended. False if there is no such open request."""
+        mailbox = self._open.get(request_id)
+        if mailbox is None:
+            return False
+        self._runtime.abort(request_id, reason)
+        return await mailbox.ended(_ABORT_TIMEOUT_S)
+
+    def status(self) -> RuntimeStatus:
+        return self._runtime.status()
+
+    def check_health(self) -> None:
+        """Raises StageUnavailableError, with the reason, unless every stage is ready."""
+        status = self.status()
+        if status.state != "ready":
+            waiting = ", ".join(f"{name} is {state}" for name, state in status.stages.items() if state != "ready")
+            notes = "; ".join(replica.note for replica in status.replicas if replica.state != "ready" and replica.note)
+            message = f"the engine is {status.state}" + (f": {waiting}" if waiting else "")
+            raise StageUnavailableError(message + (f" ({notes})" if notes else ""), retry_after_s=_RETRY_AFTER_S)
+
+    async def control(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Asks every stage to carry out a control call. Results by "stage_id/replica". Raises what went wrong."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[dict[str, Any], ErrorInfo | None]] = loop.create_future()
+
+        def settle(results: dict[str, Any], error: ErrorInfo | None) -> None:
+            if not answer.done():
+                answer.set_result((results, error))
+
+        def done(results: dict[str, Any], error: ErrorInfo | None) -> None:
+            loop.call_soon_threadsafe(settle, results, error)
+
+        self._runtime.control(name, arguments or {}, done)
+        try:
+            async with asyncio.timeout(_CONTROL_TIMEOUT_S):
+                results, error = await answer
+        except TimeoutError:
+            raise StageUnavailableError(f"{name}: no answer within {_CONTROL_TIMEOUT_S:.0f} s") from None
+        if error is not None:
+            raise error.to_exception()
+        return results
+
+    async def close(self, drain_timeout_s: float = 0.0) -> None:
+        """Lets open requests end for at most `drain_timeout_s`, then ends everything. Idempotent."""
+        self._closed = True
+        await asyncio.to_thread(self._runtime.close, drain_timeout_s)
+
+
+class _Watch:
+    """Stands between a runtime and a mailbox: notes times, and that the request has ended. Called in any thread."""
+
+    def __init__(self, engine: AsyncOmniEngine, request_id: str, mailbox: MailboxState) -> None:
+        self._engine = engine
+        self._request_id = request_id
+        self._mailbox = mailbox
+        self._arrived_s = time.monotonic()
+        self._record = RequestRecord()
+
+    def take(self, message: Message) -> None:
+        since_s = time.monotonic() - self._arrived_s
+        record = self._record
+        match message:
+            case ClientItem(final_output_type="text") if record.first_text_s is None:
+                record.first_text_s = since_s if message.payload.metadata.get("text") else None
+            case ClientItem(final_output_type="audio") if record.first_audio_s is None:
+                record.first_audio_s = since_s if message.payload.nbytes else None
+            case ClientRestarted():
+                record.first_text_s = record.first_audio_s = None
+            case ClientClosed():
+                record.outcome, record.usage, record.end_s = message.outcome, message.usage, since_s
+                self._engine._ended(self._request_id, record)
+        self._mailbox.put(message)
+
+
+async def _gathered(parts: AsyncIterator[OmniRequestOutput | None]) -> OmniRequestOutput:
+    held: list[OmniRequestOutput] = []
+    async for part in parts:
+        if part is None:
+            held.clear()
+        else:
+            held.append(part)
+    return whole(held)
+
+
+def _error_of(closed: ClientClosed) -> OmniError:
+    if closed.error is not None:
+        return closed.error.to_exception()
+    match closed.outcome:
+        case "aborted":
+            return RequestAbortedError("the request was aborted")
+        case outcome:
+            return StageFailedError(f"the request has {outcome.replace('_', ' ')} without a reason")

@@ -1,0 +1,112 @@
+"""Where a runtime leaves what belongs to one request, and where the request's consumer finds it.
+
+`put` is called in any thread and never blocks; `take` waits in the event loop that made the mailbox. Text deltas that
+nobody has taken yet are merged, so a slow consumer holds one delta per choice; media are bounded by the runtime's window,
+because they are acknowledged only after they were taken. Knows nothing of runtimes, HTTP or outputs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+
+from omnistage.core.payload import merge
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+
+Message = ClientItem | ClientRestarted | ClientClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the runtime is told once an item was taken: which one, and its bytes."""
+
+    source: int
+    seq: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message with the receipts of every item that was merged into it."""
+
+    message: Message
+    receipts: tuple[Receipt, ...] = ()
+
+
+class MailboxState:
+    """The mailbox of one request. After `ClientClosed` nothing more is taken in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._parcels: deque[Parcel] = deque()
+        self._arrived = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closed = False
+
+    def put(self, message: Message) -> None:
+        """Takes a message over. Never blocks, never raises."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = isinstance(message, ClientClosed)
+            waking = not self._parcels or self._closed
+            self._add(message)
+        if waking:
+            self._wake()
+
+    def _add(self, message: Message) -> None:
+        match message:
+            case ClientItem():
+                receipts = (Receipt(message.source, message.seq, message.payload.nbytes),)
+                held = self._parcels[-1] if self._parcels else None
+                if held is not None and isinstance(held.message, ClientItem) and _joins(held.message, message):
+                    self._parcels[-1] = Parcel(_joined(held.message, message), held.receipts + receipts)
+                else:
+                    self._parcels.append(Parcel(message, receipts))
+            case ClientRestarted():
+                self._parcels.clear()
+                self._parcels.append(Parcel(message))
+            case ClientClosed():
+                self._parcels.append(Parcel(message))
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._notify)
+        except RuntimeError:  # the loop has ended, and with it whoever would have taken this
+            self._closed = True
+
+    def _notify(self) -> None:
+        self._arrived.set()
+        if self._closed:
+            self._ended.set()
+
+    async def take(self) -> Parcel:
+        """The next message. The runtime's deadlines bound the wait: each request ends with ClientClosed."""
+        while True:
+            with self._lock:
+                if self._parcels:
+                    return self._parcels.popleft()
+                self._arrived.clear()
+            await self._arrived.wait()
+
+    async def ended(self, timeout_s: float) -> bool:
+        """Waits until the request has reached its terminal state; False if that takes longer than `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _joins(held: ClientItem, new: ClientItem) -> bool:
+    """True if `new` goes on where `held` ends: text of the same stage and choice."""
+    same = held.source == new.source and held.final_output_type == new.final_output_type == "text"
+    return same and held.payload.metadata.get("index", 0) == new.payload.metadata.get("index", 0)
+
+
+def _joined(held: ClientItem, new: ClientItem) -> ClientItem:
+    return replace(held, seq=new.seq, payload=merge([held.payload, new.payload]), last=new.last)

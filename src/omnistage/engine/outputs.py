@@ -1,0 +1,113 @@
+"""From what a runtime delivers to what callers get: parts of an answer, and whole answers joined from parts.
+
+Pure. The payload of a text item carries metadata `text`, `token_ids`, `index` (the choice), `finish_reason` and
+`logprobs`, each optional; media carry tensors named after their modality. Durations in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.output import CompletionOutput, OmniRequestOutput
+from omnistage.core.payload import MultimodalPayload, merge
+from omnistage.core.request import OmniRequest, Usage
+from omnistage.engine.served import ServedModel
+from omnistage.runtime.base import ClientClosed, ClientItem
+
+
+def part_of(item: ClientItem) -> OmniRequestOutput:
+    """An item as a part of the answer: what is new in it, never a snapshot."""
+    part = OmniRequestOutput(item.request_id, item.source, item.final_output_type, finished=False)
+    match item.final_output_type:
+        case "text":
+            return replace(part, outputs=(_completion(item.payload.metadata),))
+        case "image":
+            images = tuple(item.payload.numpy(name) for name in item.payload.tensors)
+            return replace(part, images=images, multimodal_output=item.payload)
+        case _:
+            return replace(part, multimodal_output=item.payload)
+
+
+def last_part(model: ServedModel, request: OmniRequest, closed: ClientClosed) -> OmniRequestOutput:
+    """The part that ends an answer: nothing new to read or hear, but why it ended and what it took."""
+    final = model.maker(request.wants[-1])
+    reason = None
+    if closed.outcome == "finished":
+        reason = "length" if "length" in closed.reasons.values() else "stop"
+    metrics = {
+        "usage": {stage: usage_numbers(usage) for stage, usage in closed.usage.items()},
+        "times": {
+            stage: {"queued_s": times.queued_s, "running_s": times.running_s, "forward_s": times.forward_s}
+            for stage, times in closed.times.items()
+        },
+        "attempts": closed.attempts,
+    }
+    return OmniRequestOutput(
+        request.request_id,
+        final.stage_id,
+        request.wants[-1],
+        finished=True,
+        finish_reason=reason,
+        metrics=metrics,
+        error=closed.error,
+    )
+
+
+def failed_output(request_id: str, error: ErrorInfo) -> OmniRequestOutput:
+    """The output of a prompt that could not be answered."""
+    return OmniRequestOutput(request_id, -1, "text", finished=True, error=error)
+
+
+def usage_numbers(usage: Usage) -> dict[str, Any]:
+    return {name: getattr(usage, name) for name in usage.__struct_fields__}
+
+
+def whole(parts: Sequence[OmniRequestOutput]) -> OmniRequestOutput:
+    """One output out of all parts of an answer, the last of which is the one that ended it."""
+    last = parts[-1]
+    return replace(
+        last,
+        outputs=_joined_choices(completion for part in parts for completion in part.outputs),
+        multimodal_output=_joined_media([part.multimodal_output for part in parts if part.multimodal_output.tensors]),
+        images=tuple(image for part in parts for image in part.images),
+    )
+
+
+def _completion(metadata: Any) -> CompletionOutput:
+    logprobs = metadata.get("logprobs")
+    return CompletionOutput(
+        index=metadata.get("index", 0),
+        text=metadata.get("text", ""),
+        token_ids=tuple(metadata.get("token_ids", ())),
+        finish_reason=metadata.get("finish_reason") or None,
+        logprobs=tuple(logprobs) if logprobs is not None else None,
+    )
+
+
+def _joined_choices(completions: Iterable[CompletionOutput]) -> tuple[CompletionOutput, ...]:
+    pieces: dict[int, list[CompletionOutput]] = {}
+    for completion in completions:
+        pieces.setdefault(completion.index, []).append(completion)
+    return tuple(_joined_choice(index, pieces[index]) for index in sorted(pieces))
+
+
+def _joined_choice(index: int, pieces: Sequence[CompletionOutput]) -> CompletionOutput:
+    logprobs = [entry for piece in pieces if piece.logprobs is not None for entry in piece.logprobs]
+    return CompletionOutput(
+        index=index,
+        text="".join(piece.text for piece in pieces),
+        token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+        finish_reason=next((piece.finish_reason for piece in reversed(pieces) if piece.finish_reason), None),
+        logprobs=tuple(logprobs) if any(piece.logprobs is not None for piece in pieces) else None,
+    )
+
+
+def _joined_media(payloads: list[MultimodalPayload]) -> MultimodalPayload:
+    """Tensors joined along their first axis. Metadata describes the medium, so the last payload's holds for all."""
+    if not payloads:
+        return MultimodalPayload()
+    metadata = {key: value for payload in payloads for key, value in payload.metadata.items()}
+    return MultimodalPayload(merge(payloads).tensors, metadata)

@@ -1,0 +1,49 @@
+"""What the engine knows of the model it serves: the stages' parameters, what they make, which voices there are.
+
+A plain value, so that admission can be tested without configuration, processes or weights. `compose` builds it from a
+resolved configuration. Knows nothing of replicas and of HTTP. Stages stand in the pipeline's own order; times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnistage.core.params import StageParams
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStage:
+    """One stage. `constraints` are the pipeline's sampling constraints, which win over every caller.
+    `makes` is the modality of a final output stage, else None."""
+
+    stage_id: int
+    name: str
+    defaults: StageParams
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    makes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """`voice_aliases` maps other services' voice names to names in `voices`. `reads` lists the input modalities.
+    `extra_keys` are the prompt keys beyond the common ones that this pipeline can use."""
+
+    name: str
+    stages: tuple[ServedStage, ...]
+    reads: tuple[str, ...] = ("text",)
+    voices: tuple[str, ...] = ()
+    voice_aliases: Mapping[str, str] = field(default_factory=dict)
+    extra_keys: tuple[str, ...] = ()
+    request_timeout_s: float = 600.0
+    max_queued_requests: int = 256
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the model makes, in the pipeline's order, each once."""
+        return tuple(dict.fromkeys(stage.makes for stage in self.stages if stage.makes is not None))
+
+    def maker(self, modality: str) -> ServedStage:
+        """The first stage that makes `modality`, which must be one of `modalities`."""
+        return next(stage for stage in self.stages if stage.makes == modality)

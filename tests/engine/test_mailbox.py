@@ -1,0 +1,80 @@
+"""The mailbox between a runtime's thread and the event loop."""
+
+import asyncio
+import threading
+
+import numpy as np
+
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.engine.mailbox import MailboxState, Receipt
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+
+
+def text(seq: int, words: str, index: int = 0) -> ClientItem:
+    payload = MultimodalPayload(metadata={"text": words, "token_ids": [seq], "index": index})
+    return ClientItem("r", 0, seq, "text", payload, False)
+
+
+def audio(seq: int) -> ClientItem:
+    payload = MultimodalPayload({"audio": Tensor.of(np.zeros(4, np.float32))}, {"sample_rate": 24000})
+    return ClientItem("r", 1, seq, "audio", payload, False)
+
+
+async def test_text_that_nobody_took_is_merged_and_each_item_keeps_its_receipt() -> None:
+    """Fault: a slow consumer makes the queue grow, or an item merged into another is never acknowledged."""
+    mailbox = MailboxState()
+    for item in (text(0, "a"), text(1, "b"), audio(0), text(2, "c"), text(3, "x", index=1)):
+        mailbox.put(item)
+    parcels = [await mailbox.take() for _ in range(4)]
+    items = [parcel.message for parcel in parcels if isinstance(parcel.message, ClientItem)]
+    assert [item.payload.metadata.get("text") for item in items] == ["ab", None, "c", "x"]
+    assert items[0].payload.metadata["token_ids"] == [0, 1]
+    assert [parcel.receipts for parcel in parcels[:2]] == [(Receipt(0, 0, 0), Receipt(0, 1, 0)), (Receipt(1, 0, 16),)]
+
+
+async def test_a_restart_voids_what_came_before() -> None:
+    """Fault: items of a lost attempt are joined with those of the next."""
+    mailbox = MailboxState()
+    mailbox.put(text(0, "lost"))
+    mailbox.put(ClientRestarted("r", 2))
+    mailbox.put(text(0, "kept"))
+    assert (await mailbox.take()).message == ClientRestarted("r", 2)
+    assert (await mailbox.take()).message == text(0, "kept")
+
+
+async def test_a_waiting_consumer_is_woken_from_another_thread() -> None:
+    """Fault: an item that arrives while the consumer waits is seen only with the next one."""
+    mailbox = MailboxState()
+    waiting = asyncio.create_task(mailbox.take())
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=mailbox.put, args=(text(0, "a"),))
+    thread.start()
+    parcel = await asyncio.wait_for(waiting, 5)
+    thread.join(5)
+    assert parcel.message == text(0, "a")
+
+
+async def test_nothing_follows_the_end() -> None:
+    """Fault: an item that arrives after the terminal state reaches the consumer."""
+    mailbox = MailboxState()
+    assert not await mailbox.ended(0.01)
+    mailbox.put(ClientClosed("r", "finished"))
+    mailbox.put(text(0, "late"))
+    assert await mailbox.ended(5)
+    assert (await mailbox.take()).message == ClientClosed("r", "finished")
+    waiting = asyncio.create_task(mailbox.take())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+def test_a_loop_that_has_ended_is_no_error_for_the_runtime() -> None:
+    """Fault: a caller's loop that is gone raises in the runtime's thread and takes it down."""
+
+    async def make() -> MailboxState:
+        return MailboxState()
+
+    mailbox = asyncio.run(make())
+    mailbox.put(text(0, "a"))
+    mailbox.put(text(1, "b"))
+    assert mailbox._closed

@@ -1,0 +1,69 @@
+"""A runtime without stages: text deltas and audio tensors out of a thread, in the order that a test asks for.
+
+`words` are the text deltas; for each the fake also makes `samples` samples of audio if audio is wanted. `gate` holds the
+answer back after the first word until it is set. What was said to the runtime is kept in `aborted` and `taken`.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.request import OmniRequest, Usage
+from omnistage.runtime.base import ClientClosed, ClientItem, RuntimeStatus, Sink
+
+
+class FakeRuntime:
+    def __init__(self, words: tuple[str, ...] = ("Hello", " world."), samples: int = 240) -> None:
+        self.words, self.samples, self.state = words, samples, "ready"
+        self.error: ErrorInfo | None = None
+        self.gate, self.submitted, self.taken = threading.Event(), list[OmniRequest](), list[tuple[int, int, int]]()
+        self.gate.set()
+        self.aborted: dict[str, str] = {}
+        self.closed_with: float | None = None
+
+    def start(self) -> None: ...
+
+    def submit(self, request: OmniRequest, sink: Sink) -> None:
+        self.submitted.append(request)
+        threading.Thread(target=self._answer, args=(request, sink), daemon=True).start()
+
+    def _answer(self, request: OmniRequest, sink: Sink) -> None:
+        for seq, word in enumerate(self.words):
+            if "text" in request.wants:
+                payload = MultimodalPayload(metadata={"text": word, "token_ids": [seq], "index": 0})
+                sink(ClientItem(request.request_id, 0, seq, "text", payload, False))
+            if "audio" in request.wants:
+                sound = Tensor.of(np.full(self.samples, 0.5, np.float32))
+                payload = MultimodalPayload({"audio": sound}, {"sample_rate": 24000})
+                sink(ClientItem(request.request_id, 1, seq, "audio", payload, False))
+            self.gate.wait(10)
+            if request.request_id in self.aborted or self.error:
+                break
+        usage = {0: Usage(prompt_tokens=3, completion_tokens=len(self.words)), 1: Usage(audio_seconds=0.02)}
+        outcome = "aborted" if request.request_id in self.aborted else "failed" if self.error else "finished"
+        sink(ClientClosed(request.request_id, outcome, self.error, usage, reasons={0: "stop"}))  # type: ignore[arg-type]
+
+    def abort(self, request_id: str, reason: str) -> None:
+        self.aborted[request_id] = reason
+        self.gate.set()
+
+    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
+        self.taken.append((source, seq, nbytes))
+
+    def control(self, name: str, arguments: Mapping[str, Any], done: Callable[..., None]) -> None:
+        done({"0/0": True}, None) if name == "reset_prefix_cache" else done({}, ErrorInfo("unsupported", f"no {name}"))
+
+    def status(self) -> RuntimeStatus:
+        return RuntimeStatus(
+            self.state, {"thinker": self.state, "speaker": "ready"}, gauges={"thinker": {"running": 1}}
+        )
+
+    def wait_ready(self, timeout_s: float) -> RuntimeStatus:
+        return self.status()
+
+    def close(self, drain_timeout_s: float) -> None:
+        self.closed_with = drain_timeout_s
