@@ -1,0 +1,112 @@
+"""The replicas of one process, what runs on each, and the choice among them.
+
+A request is placed where fewer than capacity + lookahead requests that precede it are (younger ones never keep an older one
+out), on the shortest queue, and stays with its process's replica for all stages that share the process. Knows no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omnistage.core.payload import PayloadRef
+from omnistage.orchestrator.plan import StagePlan
+from omnistage.orchestrator.requests import Order
+
+SlotKey = tuple[str, int, int]
+"""(request id, attempt, stage id)"""
+
+
+class ReplicaStatus(StrEnum):
+    """`restarting` waits for its back-off to end; `down` is for good; `stopped` was asked for."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    SLEEPING = "sleeping"
+    STOPPING = "stopping"
+    RESTARTING = "restarting"
+    DOWN = "down"
+    STOPPED = "stopped"
+
+
+ALIVE = (ReplicaStatus.READY, ReplicaStatus.DRAINING, ReplicaStatus.SLEEPING, ReplicaStatus.STOPPING)
+"""States in which a replica's reports count."""
+
+
+@dataclass(slots=True)
+class SlotState:
+    """A request's place in one stage of a replica, from Submit until the stage has let go of it.
+
+    `held`: refs that were fed and not yet consumed, by (source, seq).
+    """
+
+    request_id: str
+    attempt: int
+    stage_id: int
+    order: Order
+    cancelled: bool = False
+    held: dict[tuple[int, int], PayloadRef | None] = field(default_factory=dict)
+
+    @property
+    def key(self) -> SlotKey:
+        return (self.request_id, self.attempt, self.stage_id)
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One replica. `epoch` counts its incarnations, `deaths` are the times of its recent deaths."""
+
+    process: str
+    index: int
+    epoch: int = 1
+    status: ReplicaStatus = ReplicaStatus.STARTING
+    capacity: dict[int, int] = field(default_factory=dict)
+    slots: dict[SlotKey, SlotState] = field(default_factory=dict)
+    deaths: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return self.status in ALIVE
+
+    def reports_for(self, epoch: int) -> bool:
+        """True if a report of `epoch` comes from the living."""
+        return self.alive and epoch == self.epoch
+
+    def takes(self, stage: StagePlan, order: Order, *, bound: bool) -> bool:
+        """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains."""
+        if self.status is not ReplicaStatus.READY and not (bound and self.status is ReplicaStatus.DRAINING):
+            return False
+        before = sum(slot.order < order for slot in self.slots.values() if slot.stage_id == stage.stage_id)
+        return before < self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
+
+
+class StagePool:
+    """The replicas of one process."""
+
+    def __init__(self, process: str, num_replicas: int) -> None:
+        self.process = process
+        self.workers: Sequence[WorkerState] = tuple(WorkerState(process, index) for index in range(num_replicas))
+
+    @property
+    def lost(self) -> bool:
+        """True if no replica will ever serve again."""
+        return all(worker.status in (ReplicaStatus.DOWN, ReplicaStatus.STOPPED) for worker in self.workers)
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost."""
+        return next((worker.reason for worker in self.workers if worker.reason), "it was stopped")
+
+    def find(self, index: int) -> WorkerState | None:
+        return self.workers[index] if 0 <= index < len(self.workers) else None
+
+    def choose(self, stage: StagePlan, order: Order, bound: int | None) -> WorkerState | None:
+        """The replica for a request, or None while there is no place; `bound` is the one it already uses."""
+        if bound is not None:
+            worker = self.workers[bound]
+            return worker if worker.takes(stage, order, bound=True) else None
+        takers = [worker for worker in self.workers if worker.takes(stage, order, bound=False)]
+        return min(takers, key=lambda worker: (len(worker.slots), worker.index), default=None)

@@ -1,0 +1,59 @@
+"""What goes to the caller: replies in production order, held back while its window is full, and the watch over a stalled one."""
+
+from __future__ import annotations
+
+from omnistage.orchestrator.client import ClientItem
+from omnistage.orchestrator.edges import EdgeState, Item
+from omnistage.orchestrator.ending import finish_if_complete
+from omnistage.orchestrator.requests import RequestState
+from omnistage.orchestrator.state import MachineState
+from omnistage.orchestrator.timers import StallDeadline
+from omnistage.wire.messages import CLIENT, ClientTook, Reply
+
+
+def offer(state: MachineState, request: RequestState, edge: EdgeState, item: Item) -> None:
+    """An item, held already, for the caller."""
+    windowed = edge.plan.windowed
+    passed = request.attempt.client.offer(ClientItem(edge.plan.source, item, windowed))
+    _reply(state, request, passed)
+    _watch(state, request)
+
+
+def took(state: MachineState, event: ClientTook) -> None:
+    """The caller has taken an item: its ref and bytes are free and its source may go on."""
+    request = state.requests.get(event.request_id)
+    item = request.attempt.client.took(event.source, event.seq) if request else None
+    if request is None or item is None:
+        return
+    state.refs.drop(item.item.ref)
+    edge = request.attempt.edges[item.source, CLIENT]
+    state.grant(request, edge, edge.acknowledge_one())
+    _reply(state, request, request.attempt.client.pump())
+    state.timers.clear(StallDeadline(request.request_id))
+    _watch(state, request)
+    finish_if_complete(state, request)
+
+
+def _reply(state: MachineState, request: RequestState, items: list[ClientItem]) -> None:
+    for sent in items:
+        request.replied = True
+        state.tell(
+            Reply(
+                request_id=request.request_id,
+                attempt=request.attempt.number,
+                source=sent.source,
+                seq=sent.item.seq,
+                final_output_type=state.plan(sent.source).final_output_type or "",
+                ref=sent.item.ref,
+                last=sent.item.last,
+            )
+        )
+
+
+def _watch(state: MachineState, request: RequestState) -> None:
+    """While something waits for the caller its next step has a deadline."""
+    timer = StallDeadline(request.request_id)
+    if not request.attempt.paused:
+        state.timers.clear(timer)
+    elif timer not in state.timers:
+        state.timers.set(timer, state.now + state.config.limits.client_stall_s)
