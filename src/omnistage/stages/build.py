@@ -1,0 +1,49 @@
+"""From a stage's resolved configuration to its engine and its host.
+
+An engine's kind is reached by dotted name, so that a worker imports the libraries of its own stages only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omnistage.config.hooks import resolve_hook
+from omnistage.config.stage import ARStageConfig, GenerationStageConfig, StageConfig
+from omnistage.connectors.base import OmniConnector
+from omnistage.core.errors import ConfigError
+from omnistage.stages.base import StageEngine
+from omnistage.stages.emitter import Select
+from omnistage.stages.host import StageHost
+
+_BUILDERS = {
+    ARStageConfig: "omnistage.stages.ar.build:build_ar_engine",
+    GenerationStageConfig: "omnistage.stages.generation.build:build_generation_engine",
+}
+
+
+def build_engine(config: StageConfig) -> StageEngine:
+    """Loads the stage's model and hooks. Raises ConfigError for a hook that does not resolve or a kind that has no runtime."""
+    name = _BUILDERS.get(type(config))
+    if name is None:
+        kind = config.__struct_config__.tag
+        accepted = " or ".join(str(known.__struct_config__.tag) for known in _BUILDERS)
+        raise ConfigError.of(f"stage {config.model_stage}: execution_type", kind, accepted)
+    build: Any = resolve_hook(name)
+    engine: StageEngine = build(config)
+    return engine
+
+
+def load_selects(config: StageConfig) -> dict[int, Select]:
+    """The select hook of every outgoing edge that names one, by target."""
+    selects: dict[int, Select] = {}
+    for edge in config.outputs:
+        if edge.select is not None:
+            select: Any = resolve_hook(edge.select)
+            selects[edge.target] = select
+    return selects
+
+
+def build_host(config: StageConfig, connector: OmniConnector) -> StageHost:
+    """A stage ready to be driven from one thread."""
+    selects = load_selects(config)
+    return StageHost(config, build_engine(config), connector, selects)

@@ -1,0 +1,274 @@
+"""The outputs of a stage on their way out: what was captured is picked per edge, gathered into chunks, put, reported.
+
+    gather(capture)  ->  per edge: select, [gathered parts]  ->  pump: chunk policy, credit, room  ->  Emitted
+
+A chunk leaves at `first` units while nothing of the request is in flight on its edge, else at `later` (pinned: `first` for
+the first chunk, then `later`). In rows and frames everything gathered leaves at once; items, and a pinned schedule, leave
+in chunks that reach the threshold, so that their borders do not depend on credit. `streaming=False` sends one payload at
+the end. Text for the caller leaves at every step and is never windowed.
+
+Requests are served in the one total order. When the connector has no room for a request, younger ones send only what
+needs none, until room comes. The last item of every edge carries `last` (without payload if nothing is left), and after
+that of all edges comes StageDone. Memory: a request with a whole chunk that cannot leave is `blocked`, and its engine is
+told to make no more; what waits for its end is bounded by `max_gathered_nbytes`.
+Knows nothing of engines, sockets or torch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from omnistage.config.stage import OutputEdge
+from omnistage.connectors.base import INLINE_NBYTES, OmniConnector
+from omnistage.core.errors import OmniError, PayloadTooLargeError, StageFailedError
+from omnistage.core.payload import MultimodalPayload, merge
+from omnistage.core.request import OmniRequest
+from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.wire.messages import CLIENT, Emitted, StageDone
+
+Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
+"""`select(capture, request)`: what of a capture travels over an edge; None sends nothing of it."""
+
+
+@dataclass(slots=True)
+class EdgeState:
+    """One outgoing edge of one request. `credits` None: not windowed. `immediate`: whatever is there leaves at once."""
+
+    edge: OutputEdge
+    credits: int | None
+    immediate: bool
+    parts: deque[tuple[MultimodalPayload, int]] = field(default_factory=deque)
+    units: int = 0
+    nbytes: int = 0
+    sent: int = 0
+    granted: int = 0
+    closed: bool = False
+
+    @property
+    def threshold(self) -> int:
+        """Units at which the next chunk leaves."""
+        if self.immediate:
+            return 1
+        begins = self.sent == 0 or (self.edge.adaptive and self.granted >= self.sent)
+        return self.edge.first if begins else self.edge.later
+
+    @property
+    def has_credit(self) -> bool:
+        return self.credits is None or self.credits > 0
+
+    def add(self, part: MultimodalPayload) -> None:
+        units = 1 if self.edge.unit == "items" else _rows(part)
+        self.parts.append((part, units))
+        self.units += units
+        self.nbytes += part.nbytes
+
+    def is_due(self, ended: bool) -> bool:
+        """A chunk, or the bare end, is to leave now."""
+        if self.closed or ended:
+            return not self.closed
+        return self.edge.streaming and bool(self.parts) and self.units >= self.threshold
+
+    def next_parts(self) -> int:
+        """How many of the gathered parts make the next chunk."""
+        whole = self.immediate or not self.edge.streaming or (self.edge.adaptive and self.edge.unit != "items")
+        if whole:
+            return len(self.parts)
+        units = 0
+        for count, (_, part_units) in enumerate(self.parts, start=1):
+            units += part_units
+            if units >= self.threshold:
+                return count
+        return len(self.parts)
+
+    def drop(self, count: int, *, last: bool) -> None:
+        """`count` parts have left as one item."""
+        for _ in range(count):
+            part, units = self.parts.popleft()
+            self.units -= units
+            self.nbytes -= part.nbytes
+        self.sent += 1
+        self.closed = last
+        if self.credits is not None:
+            self.credits -= 1
+
+
+@dataclass(slots=True)
+class RequestState:
+    """The outgoing edges of one request; `done` is the engine's last word once it has ended it."""
+
+    request: StageRequest
+    edges: dict[int, EdgeState]
+    done: StageOutput | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """A whole chunk is waiting while the engine could still make more."""
+        return self.done is None and any(edge.is_due(False) for edge in self.edges.values())
+
+
+@dataclass(slots=True)
+class Pumped:
+    """What one `pump` did. `failed`: requests whose payloads cannot travel; they are forgotten here."""
+
+    events: list[Emitted | StageDone] = field(default_factory=list)
+    failed: list[tuple[StageRequest, Exception]] = field(default_factory=list)
+
+
+class Emitter:
+    """See the module. `selects` holds the loaded hook of every edge that names one, by target."""
+
+    def __init__(
+        self,
+        outputs: tuple[OutputEdge, ...],
+        connector: OmniConnector,
+        *,
+        stage: str,
+        final_output_type: str | None = None,
+        selects: Mapping[int, Select] | None = None,
+        max_gathered_nbytes: int = 256 * 2**20,
+    ) -> None:
+        self._outputs = {edge.target: edge for edge in outputs}
+        self._connector = connector
+        self._stage = stage
+        self._sends_text = final_output_type == "text"
+        self._selects = dict(selects or {})
+        self._max_gathered_nbytes = max_gathered_nbytes
+        self._requests: dict[str, RequestState] = {}
+        self.wants_room = False
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def open(self, request: StageRequest, windows: Mapping[int, int]) -> None:
+        """Begins a request. Raises StageFailedError for an active target that the stage has no edge to."""
+        edges = {}
+        for target in sorted(request.active_targets):
+            edge = self._outputs.get(target)
+            if edge is None:
+                raise StageFailedError(f"stage {self._stage} has no edge to stage {target}", stage=self._stage)
+            is_text = self._sends_text and target == CLIENT
+            edges[target] = EdgeState(edge, None if is_text else windows.get(target), immediate=is_text)
+        self._requests[request.request_id] = RequestState(request, edges)
+
+    def close(self, request_id: str) -> None:
+        """Forgets a request and what was gathered for it."""
+        self._requests.pop(request_id, None)
+
+    def gather(self, request_id: str, capture: MultimodalPayload) -> None:
+        """Adds what each active edge picks of a capture. Raises what a hook raised, or PayloadTooLargeError."""
+        state = self._requests[request_id]
+        for target, edge in state.edges.items():
+            part = self._select(target, capture, state.request.request)
+            if part is not None:
+                edge.add(part)
+                self._check_size(edge)
+
+    def end(self, request_id: str, done: StageOutput) -> None:
+        """The engine has ended the request by itself: what is left leaves, then StageDone."""
+        self._requests[request_id].done = done
+
+    def has_ended(self, request_id: str) -> bool:
+        """The engine knows this request no more; what is left of it is here."""
+        state = self._requests.get(request_id)
+        return state is not None and state.done is not None
+
+    def grant(self, request_id: str, target: int, count: int) -> None:
+        """`count` more items may go to `target`, because as many have been consumed."""
+        edge = self._requests[request_id].edges.get(target)
+        if edge is None:
+            return
+        edge.granted += count
+        if edge.credits is not None:
+            edge.credits += count
+
+    def blocked(self) -> set[str]:
+        """Requests that can hand over nothing more until credit or room comes. To be asked after `pump`."""
+        return {request_id for request_id, state in self._requests.items() if state.is_blocked}
+
+    def pump(self) -> Pumped:
+        """Sends what may leave now, oldest request first."""
+        pumped = Pumped()
+        self.wants_room = False
+        for state in sorted(self._requests.values(), key=lambda held: held.request.order):
+            try:
+                self._pump_request(state, pumped)
+            except Exception as error:  # noqa: BLE001 - a payload that cannot be put fails its own request, whatever it is
+                self.close(state.request.request_id)
+                pumped.failed.append((state.request, error))
+        return pumped
+
+    def _pump_request(self, state: RequestState, pumped: Pumped) -> None:
+        ended = state.done is not None
+        for edge in state.edges.values():
+            while edge.is_due(ended) and edge.has_credit:
+                item = self._put(state.request, edge, ended)
+                if item is None:
+                    break
+                pumped.events.append(item)
+        if state.done is not None and all(edge.closed for edge in state.edges.values()):
+            pumped.events.append(self._stage_done(state.request, state.done))
+            self.close(state.request.request_id)
+
+    def _put(self, request: StageRequest, edge: EdgeState, ended: bool) -> Emitted | None:
+        """The next item of an edge, or None if there is no room for it."""
+        count = edge.next_parts()
+        last = ended and count == len(edge.parts)
+        ref = None
+        if count:
+            payload = merge([edge.parts[index][0] for index in range(count)])
+            # Room that comes free belongs to the older request that waits for it; what travels inline takes none.
+            may_try = not self.wants_room or payload.nbytes <= INLINE_NBYTES
+            ref = self._connector.try_put(payload) if may_try else None
+            if ref is None:
+                self.wants_room = True
+                return None
+        item = Emitted(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            source=request.stage_id,
+            target=edge.edge.target,
+            seq=edge.sent,
+            ref=ref,
+            last=last,
+        )
+        edge.drop(count, last=last)
+        return item
+
+    def _select(self, target: int, capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload | None:
+        select = self._selects.get(target)
+        if select is None:
+            return capture
+        try:
+            return select(capture, request)
+        except OmniError:
+            raise
+        except Exception as error:
+            where = f"what edge {self._stage} -> {target} selects failed"
+            raise StageFailedError(f"{where}: {type(error).__name__}: {error}", stage=self._stage) from error
+
+    def _check_size(self, edge: EdgeState) -> None:
+        if edge.nbytes > self._max_gathered_nbytes:
+            where = f"edge {self._stage} -> {edge.edge.target}"
+            raise PayloadTooLargeError(
+                f"{where}: {edge.nbytes} bytes wait to be sent; accepted: at most {self._max_gathered_nbytes}",
+                stage=self._stage,
+                field=where,
+            )
+
+    @staticmethod
+    def _stage_done(request: StageRequest, done: StageOutput) -> StageDone:
+        return StageDone(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            stage_id=request.stage_id,
+            reason=done.finish_reason or "done",
+            usage=done.usage,
+            times=done.times,
+        )
+
+
+def _rows(part: MultimodalPayload) -> int:
+    """Length of the first axis of the payload's tensors (the longest); 0 without tensors."""
+    return max((tensor.spec.shape[0] if tensor.spec.shape else 1 for tensor in part.tensors.values()), default=0)

@@ -1,0 +1,1 @@
+"""The runtime of one-shot and streaming modules: codecs, vocoders, synthesisers."""

@@ -1,0 +1,24 @@
+"""Builds the engine of a generation stage from its resolved configuration: loads the hooks and the model.
+
+Hooks fail here, in the worker's start, with one ConfigError; a loader's own errors pass through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omnistage.config.hooks import resolve_hook
+from omnistage.config.stage import GenerationStageConfig
+from omnistage.core.errors import ConfigError
+from omnistage.stages.generation.engine import GenerationEngine
+
+
+def build_generation_engine(config: GenerationStageConfig) -> GenerationEngine:
+    """A stage with sources needs a `bridge`; an entry stage may have a `processor`."""
+    if config.input_sources and config.bridge is None:
+        raise ConfigError.of(f"stage {config.model_stage}: bridge", None, "a hook, because the stage has sources")
+    bridge: Any = resolve_hook(config.bridge) if config.bridge is not None else None
+    load_processor: Any = resolve_hook(config.processor) if config.processor is not None else None
+    load_model: Any = resolve_hook(config.loader)
+    processor = load_processor(config) if load_processor is not None else None
+    return GenerationEngine(config, load_model(config), bridge, processor)

@@ -1,0 +1,161 @@
+"""A step thread and its mailbox: loads one stage, then hands over mail and steps while there is something to do.
+
+`post`, `room_freed`, `interrupt`, `stop` and the figures may be used from any thread; mail may be posted before the stage
+has loaded. An idle loop sleeps until something is posted. The mailbox is bounded by those who post: windows bound the
+items of a request, and dispatch the requests of a stage. Times are seconds of `clock`.
+Knows nothing of sockets; `report` gets what a step had to say, in the step thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from omnistage.stages.host import Mail, StageHost
+from omnistage.wire.messages import WorkerEvent
+
+IDLE_WAIT_S = 10.0
+"""A sleeping loop looks up this often even if nobody calls it: a wait without a deadline could hide a lost call."""
+
+
+class LoopOwner(Protocol):
+    """Who hears of a loop, always in its step thread."""
+
+    def loaded(self, stage_id: int, took_s: float) -> None: ...
+
+    def load_failed(self, stage_id: int, error: Exception) -> None:
+        """The loop ends."""
+
+    def report(self, events: list[WorkerEvent]) -> None: ...
+
+    def ended(self, stage_id: int, error: BaseException | None) -> None:
+        """The loop has ended: stopped (None), or by a fault of its own."""
+
+
+class StageLoop:
+    """See the module. `build` makes the host, in the step thread; `build_lock` is shared by loops of one process, whose
+    stages load one after the other (imports of large libraries from several threads may lock each other up)."""
+
+    def __init__(
+        self,
+        stage_id: int,
+        build: Callable[[], StageHost],
+        owner: LoopOwner,
+        *,
+        build_lock: threading.Lock | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stage_id = stage_id
+        self.first_step_done = False
+        self._build = build
+        self._owner = owner
+        self._build_lock = build_lock or threading.Lock()
+        self._clock = clock
+        self._host: StageHost | None = None
+        self._mail: deque[Mail] = deque()
+        self._changed = threading.Condition()
+        self._room_freed = False
+        self._stopping = False
+        self._step_began_s: float | None = None
+        self._thread = threading.Thread(target=self._main, name=f"stage-{stage_id}", daemon=True)
+
+    # ---- any thread ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, mail: Mail) -> None:
+        with self._changed:
+            self._mail.append(mail)
+            self._changed.notify()
+
+    def room_freed(self) -> None:
+        """To be called after every release of a reference that this process owns."""
+        with self._changed:
+            self._room_freed = True
+            self._changed.notify()
+
+    def interrupt(self, request_id: str) -> None:
+        """Asks a running step to end early; to be called after the Cancel was posted."""
+        host = self._host
+        if host is not None:
+            host.interrupt(request_id)
+
+    def stop(self) -> None:
+        """Ends the loop after its current step; mail that is waiting is not read."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """True if the thread has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def step_age_s(self) -> float:
+        """For how long the current step has been running; 0 between steps."""
+        began_s = self._step_began_s
+        return 0.0 if began_s is None else self._clock() - began_s
+
+    def gauges(self) -> dict[str, float]:
+        host = self._host
+        return {} if host is None else host.gauges()
+
+    # ---- step thread -----------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        error: BaseException | None = None
+        try:
+            host = self._load()
+            if host is not None:
+                self._run(host)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._owner.ended(self.stage_id, error)
+
+    def _load(self) -> StageHost | None:
+        with self._build_lock:
+            began_s = self._clock()
+            try:
+                self._host = self._build()
+            except Exception as error:  # noqa: BLE001 - whatever a model's loader raises is why this stage cannot start
+                self._owner.load_failed(self.stage_id, error)
+                return None
+        self._owner.loaded(self.stage_id, self._clock() - began_s)
+        return self._host
+
+    def _run(self, host: StageHost) -> None:
+        while self._wait(host):
+            self._step_began_s = self._clock()
+            for mail in self._take_mail():
+                host.handle(mail)
+            if self._took_room():
+                host.room_freed()
+            events = host.step()
+            self._step_began_s = None
+            self.first_step_done = True
+            if events:
+                self._owner.report(events)
+
+    def _wait(self, host: StageHost) -> bool:
+        """Sleeps until there is something to do; False when the loop is to end."""
+        with self._changed:
+            while not (self._stopping or self._mail or self._room_freed or host.has_work()):
+                self._changed.wait(IDLE_WAIT_S)
+            return not self._stopping
+
+    def _take_mail(self) -> list[Mail]:
+        with self._changed:
+            mail = list(self._mail)
+            self._mail.clear()
+            return mail
+
+    def _took_room(self) -> bool:
+        with self._changed:
+            freed, self._room_freed = self._room_freed, False
+            return freed

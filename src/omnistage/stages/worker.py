@@ -1,0 +1,344 @@
+"""The process of one replica: `python -m omnistage.stages.worker`, with its plan (wire.plan) on standard input.
+
+    main thread: socket, life line, heartbeat; payloads are fetched here, cancels interrupt here     (class Worker)
+    one thread per stage: loads the stage, then steps                                                (stages.loop)
+
+The environment (threads, allocator) is set by whoever starts the process: libraries read it when they are loaded. Signals
+of a terminal or a process group are ignored, because the server decides when a worker ends: by Shutdown (after the current
+steps), by end-of-file on the life line (at once, also while a step hangs), or by a kill. A loop that dies of a fault of its
+own ends the process; the supervisor starts it anew.
+Knows nothing of what stages do, or of who else there is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from omnistage.config.stage import StageConfig
+from omnistage.connectors.base import OmniConnector
+from omnistage.connectors.descriptors import receive_descriptor
+from omnistage.connectors.shm import ShmConnector
+from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
+from omnistage.obs.log import configure_logging
+from omnistage.stages.build import build_host
+from omnistage.stages.host import Fed, StageHost
+from omnistage.stages.loop import StageLoop
+from omnistage.wire.channels import WorkerChannel
+from omnistage.wire.messages import (
+    Cancel,
+    Control,
+    Feed,
+    FromWorker,
+    Grant,
+    Heartbeat,
+    Hello,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    Release,
+    Shutdown,
+    StepReport,
+    Submit,
+    ToWorker,
+    WorkerEvent,
+)
+from omnistage.wire.plan import WorkerPlan
+
+log = logging.getLogger(__name__)
+
+DESCRIPTOR_WAIT_S = 10.0
+"""How long an item may wait for the descriptor of the arena it lies in; then its request fails."""
+EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
+
+
+class Channel(Protocol):
+    """What of a WorkerChannel the worker uses."""
+
+    def send(self, message: FromWorker) -> bool: ...
+
+    def fileno(self) -> int: ...
+
+    def receive(self) -> list[ToWorker]: ...
+
+
+class ArenaConnector(OmniConnector, Protocol):
+    """A connector whose readers attach other replicas' arenas."""
+
+    def attach(self, owner: str, epoch: int, descriptor: int) -> None: ...
+
+    def detach(self, owner: str, epoch: int) -> None: ...
+
+
+class Worker:
+    """See the module. `run` is the main thread's loop and returns the exit code; the callbacks of LoopOwner come from the
+    step threads."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        channel: Channel,
+        life_line: socket.socket,
+        connector: ArenaConnector,
+        *,
+        build: Callable[[StageConfig, OmniConnector], StageHost] = build_host,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan = plan
+        self._channel = channel
+        self._life_line = life_line
+        self._connector = connector
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._load_notes: dict[int, str] = {}
+        self._ended = 0
+        self._exit_code: int | None = None
+        self._stopping = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._delayed: deque[tuple[float, Feed]] = deque()
+        build_lock = threading.Lock()
+        self._loops = {
+            config.stage_id: StageLoop(
+                config.stage_id,
+                functools.partial(build, config, connector),
+                self,
+                build_lock=build_lock,
+                clock=clock,
+            )
+            for config in plan.stages
+        }
+
+    # ---- step threads (LoopOwner) ------------------------------------------------------------------------------------
+
+    def loaded(self, stage_id: int, took_s: float) -> None:
+        note = f"loaded in {took_s:.1f} s"
+        self._send(LoadProgress(stage_id=stage_id, fraction=1.0, note=note))
+        with self._lock:
+            self._load_notes[stage_id] = note
+            complete = len(self._load_notes) == len(self._loops)
+        if complete:
+            capacity = {config.stage_id: config.max_num_seqs for config in self._plan.stages}
+            self._send(Ready(capacity=capacity, notes=dict(self._load_notes)))
+
+    def load_failed(self, stage_id: int, error: Exception) -> None:
+        name = next(config.model_stage for config in self._plan.stages if config.stage_id == stage_id)
+        if not isinstance(error, OmniError):
+            log.error("stage %s cannot be loaded", name, exc_info=error)
+        self._send(LoadFailed(stage_id=stage_id, error=ErrorInfo.of(error, stage=name)))
+        self._exit(EXIT_FAILED)
+
+    def report(self, events: list[WorkerEvent]) -> None:
+        self._send(StepReport(items=tuple(events)))
+
+    def ended(self, stage_id: int, error: BaseException | None) -> None:
+        if error is not None:
+            log.critical("the loop of stage %d died", stage_id, exc_info=error)
+            self._exit(EXIT_FAILED)
+        with self._lock:
+            self._ended += 1
+            self._wake_up()
+
+    # ---- main thread -------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until Shutdown, a fault, or the end of the server."""
+        plan = self._plan
+        self._send(Hello(process=plan.process, replica=plan.replica, epoch=plan.epoch, pid=os.getpid()))
+        for stage_id, loop in self._loops.items():
+            self._send(LoadProgress(stage_id=stage_id, fraction=0.0, note="loading"))
+            loop.start()
+        self._life_line.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channel.fileno(), selectors.EVENT_READ, self._read_channel)
+            selector.register(self._life_line, selectors.EVENT_READ, self._read_life_line)
+            selector.register(self._wake, selectors.EVENT_READ, self._read_wake)
+            self._serve(selector)
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1
+        assert self._exit_code is not None
+        return self._exit_code
+
+    def _serve(self, selector: selectors.BaseSelector) -> None:
+        next_beat_s = self._clock()
+        while self._exit_code is None:
+            now_s = self._clock()
+            if now_s >= next_beat_s:
+                self._beat(now_s)
+                next_beat_s = now_s + self._plan.heartbeat_s
+            for key, _ in selector.select(max(0.0, next_beat_s - self._clock())):
+                key.data()
+
+    def _beat(self, now_s: float) -> None:
+        self._fail_overdue(now_s)
+        self._send(
+            Heartbeat(
+                step_age_s={stage_id: loop.step_age_s() for stage_id, loop in self._loops.items()},
+                first_step_done={stage_id: loop.first_step_done for stage_id, loop in self._loops.items()},
+                gauges={stage_id: loop.gauges() for stage_id, loop in self._loops.items()},
+                arena_used_nbytes=int(self._connector.health().get("used_nbytes", 0)),
+            )
+        )
+
+    def _read_wake(self) -> None:
+        os.eventfd_read(self._wake)
+        with self._lock:
+            all_ended = self._ended == len(self._loops)
+        if all_ended and self._stopping:
+            self._exit(EXIT_STOPPED)
+
+    def _read_channel(self) -> None:
+        for message in self._channel.receive():
+            self._dispatch(message)
+
+    def _dispatch(self, message: ToWorker) -> None:
+        match message:
+            case Release(ref=ref):
+                self._connector.release(ref)
+                for loop in self._loops.values():
+                    loop.room_freed()
+            case Shutdown():
+                self._stopping = True
+                for loop in self._loops.values():
+                    loop.stop()
+            case _ if (message.process, message.replica, message.epoch) != self._identity:
+                log.warning("a message for another incarnation was dropped: %s", type(message).__name__)
+            case Feed():
+                self._feed(message)
+            case Cancel():
+                self._cancel(message)
+            case Submit(stage_id=stage_id) | Control(stage_id=stage_id) | Grant(source=stage_id):
+                self._loops[stage_id].post(message)
+
+    @property
+    def _identity(self) -> tuple[str, int, int]:
+        return self._plan.process, self._plan.replica, self._plan.epoch
+
+    def _cancel(self, message: Cancel) -> None:
+        """The mail first, the interruption second: a step that ends early finds the cancel waiting."""
+        of_this = (message.request_id, message.attempt, message.stage_id)
+        self._delayed = deque(
+            item for item in self._delayed if (item[1].request_id, item[1].attempt, item[1].target) != of_this
+        )
+        loop = self._loops[message.stage_id]
+        loop.post(message)
+        loop.interrupt(message.request_id)
+
+    # ---- payloads ----------------------------------------------------------------------------------------------------
+
+    def _feed(self, feed: Feed) -> None:
+        """Fetches and delivers an item, or keeps it until its arena is within reach; items of an edge stay in order."""
+        follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
+        if follows_delayed or not (feed.ref is None or self._connector.can_read(feed.ref)):
+            self._delayed.append((self._clock() + DESCRIPTOR_WAIT_S, feed))
+            return
+        self._deliver(feed)
+
+    def _deliver(self, feed: Feed) -> None:
+        loop = self._loops[feed.target]
+        try:
+            payload = self._connector.get(feed.ref) if feed.ref is not None else None
+        except ConnectorError as error:
+            loop.post(Fed(feed, error=ErrorInfo.of(error)))
+        else:
+            loop.post(Fed(feed, payload))
+
+    def _retry_delayed(self) -> None:
+        waiting, self._delayed = self._delayed, deque()
+        for due_s, feed in waiting:
+            follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
+            if follows_delayed or not (feed.ref is None or self._connector.can_read(feed.ref)):
+                self._delayed.append((due_s, feed))
+            else:
+                self._deliver(feed)
+
+    def _fail_overdue(self, now_s: float) -> None:
+        self._fail_delayed(lambda due_s, _: due_s <= now_s, f"its arena did not come within {DESCRIPTOR_WAIT_S:g} s")
+
+    def _fail_delayed(self, is_lost: Callable[[float, Feed], bool], why: str) -> None:
+        lost = [feed for due_s, feed in self._delayed if is_lost(due_s, feed)]
+        self._delayed = deque(item for item in self._delayed if not is_lost(*item))
+        for feed in lost:
+            error = ConnectorError(f"item {feed.seq} of edge {feed.source} -> {feed.target} cannot be read: {why}")
+            self._loops[feed.target].post(Fed(feed, error=ErrorInfo.of(error)))
+
+    def _read_life_line(self) -> None:
+        try:
+            received = receive_descriptor(self._life_line)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._exit(EXIT_ORPHANED)
+            return
+        header, descriptor = received
+        owner, epoch = str(header["owner"]), int(header["epoch"])
+        if descriptor is None:
+            self._connector.detach(owner, epoch)
+            self._fail_delayed(
+                lambda _, feed: feed.ref is not None and (feed.ref.owner, feed.ref.epoch) == (owner, epoch),
+                f"the arena of {owner} (epoch {epoch}) is gone",
+            )
+        else:
+            self._connector.attach(owner, epoch, descriptor)
+            os.close(descriptor)
+            self._retry_delayed()
+
+    # ---- both --------------------------------------------------------------------------------------------------------
+
+    def _send(self, message: FromWorker) -> None:
+        if not self._channel.send(message):
+            log.critical("the driver does not read any more")
+            self._exit(EXIT_FAILED)
+
+    def _exit(self, code: int) -> None:
+        with self._lock:
+            if self._exit_code is None:
+                self._exit_code = code
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        """With the lock held: a step thread may outlive the main loop."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+
+def _edge_of(feed: Feed) -> tuple[str, int, int, int]:
+    return feed.request_id, feed.attempt, feed.source, feed.target
+
+
+def main() -> None:
+    """The life of a worker process. It ends by `os._exit`: a hanging step or a library's atexit handler must not keep it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    configure_logging()
+    plan = WorkerPlan.decode(sys.stdin.buffer.read())
+    life_line = socket.socket(fileno=plan.life_line)
+    os.set_inheritable(plan.life_line, False)
+    channel = WorkerChannel(plan.address, plan.identity)
+    code = EXIT_FAILED
+    try:
+        connector = ShmConnector(plan.owner, plan.epoch, plan.arena)
+        code = Worker(plan, channel, life_line, connector).run()
+        if code != EXIT_ORPHANED:
+            channel.close()
+    except Exception:
+        log.exception("the worker of %s ends by a fault of its own", plan.owner)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
