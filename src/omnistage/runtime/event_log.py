@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,6 +23,9 @@ class Machine(Protocol):
 
     def handle(self, event: Event) -> list[Command]:
         """Pure: what follows from `event`, in the order in which it is to be carried out."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data; `replicas` by "process/index", each with its `state`."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from omnistage.wire.messages import (
     ControlCalled,
     ControlReply,
     Event,
+    ReplicaDown,
     Reply,
     Restarted,
     ShutdownRequested,
@@ -179,7 +180,9 @@ class RuntimeLoop(ABC):
         deadline = min(self._wake_at, self._stop_at, self._deadline())
         timeout_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         for key, _mask in self._selector.select(timeout_s):
-            key.data()
+            # An earlier callback of this round may have closed this one's descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
 
     def _work_off(self) -> None:
         """Everything that the last wait brought, until the machine has nothing more to say."""
@@ -191,6 +194,14 @@ class RuntimeLoop(ABC):
         while self._events:
             event = self._events.popleft()
             self._carry_out(now, event, self._machine.handle(event))
+            if isinstance(event, ReplicaDown):
+                self._show_fate(event)
+
+    def _show_fate(self, event: ReplicaDown) -> None:
+        """A replica that will not be started again is down for good, and those who wait for it should know."""
+        known = self._machine.snapshot()["replicas"][f"{event.process}/{event.replica}"]
+        if known["state"] == "down":
+            self._board.set((event.process, event.replica), state="down")
 
     def _watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """`callback` is called whenever `descriptor` is readable."""
@@ -316,7 +327,7 @@ class RuntimeLoop(ABC):
         self._selector.close()
         if self._log is not None:
             self._log.close()
-        self._board.enter("stopped")
+        self._board.end()
 
 
 def on_host(payload: MultimodalPayload) -> MultimodalPayload:

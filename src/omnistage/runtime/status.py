@@ -77,6 +77,12 @@ class StatusBoardState:
         self.phase = phase
         self.notify()
 
+    def end(self) -> None:
+        """All is over: no replica runs any more."""
+        for key, replica in self._replicas.items():
+            self._replicas[key] = replace(replica, state="down", pid=None)
+        self.enter("stopped")
+
     def notify(self) -> None:
         with self._changed:
             self._changed.notify_all()

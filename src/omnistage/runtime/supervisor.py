@@ -65,6 +65,7 @@ class WorkerState:
     kill_at: float = math.inf
     heard_by: float = math.inf
     ready: bool = False
+    stopping: bool = False
     reason: str = ""
     fractions: dict[int, float] = field(default_factory=dict)
 
@@ -120,6 +121,7 @@ class StageRuntime:
             worker = self._launch(self._processes[process], replica, epoch)
         except (OSError, ConnectorError) as error:
             reason = f"{self._processes[process].title}: cannot be started: {error}"
+            logger.error("%s", reason)
             self._say_down(process, replica, epoch, reason)
             return
         restarts = self._starts[worker.key] - 1
@@ -130,6 +132,7 @@ class StageRuntime:
         worker = self._find(process, replica, epoch)
         if worker is None:
             return
+        worker.stopping = True
         worker.reason = worker.reason or "was stopped"
         self._board.set(worker.key, state="draining")
         if kill or not worker.ready or not self._channel.send(worker.identity, Shutdown()):
@@ -309,6 +312,7 @@ class StageRuntime:
         self._drain()
         code = self._bury(worker)
         reason = f"{worker.plan.title}: {worker.reason or last_words(code, worker.output.last_line)}"
+        logger.log(logging.INFO if worker.stopping else logging.WARNING, "%s", reason)
         self._say_down(worker.plan.name, worker.replica, worker.epoch, reason)
         if self.arenas.died(worker.owner, worker.epoch):
             self._tell_gone(worker.plan.name, worker.owner, worker.epoch)
@@ -325,7 +329,6 @@ class StageRuntime:
         return code
 
     def _say_down(self, process: str, replica: int, epoch: int, reason: str) -> None:
-        logger.warning("%s", reason)
         self._board.set((process, replica), state="restarting", note=reason, pid=None, progress=0.0)
         self._post(ReplicaDown(now=time.monotonic(), process=process, replica=replica, epoch=epoch, reason=reason))
 
