@@ -1,0 +1,98 @@
+"""Which stages share a worker process, how large its arena is, and whether the operator's connectors fit that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from omnistage.config.pipeline import Edge
+from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlan
+from omnistage.config.stage import StageConfig
+from omnistage.config.state import ResolutionState
+from omnistage.core.errors import ConfigError, did_you_mean
+
+_BUILTIN = ("shm", "inproc")
+_SIDE = {"input_connectors": re.compile(r"from_stage_(\d+)"), "output_connectors": re.compile(r"to_stage_(\d+)")}
+
+
+def plan_processes(
+    state: ResolutionState, stages: tuple[StageConfig, ...], edges: tuple[Edge, ...], *, inline: bool
+) -> tuple[ProcessPlan, ...]:
+    """One plan per name of a process, in the order of the stages."""
+    names = dict.fromkeys(stage.process for stage in stages)
+    plans = []
+    for name in names:
+        members = [stage for stage in stages if stage.process == name]
+        _check_equal(state, name, "num_replicas", members, lambda stage: stage.num_replicas)
+        _check_equal(state, name, "env", members, lambda stage: stage.env)
+        if inline:
+            _check_inline(state, members)
+        arena = 0 if inline else _arena_nbytes(state, members, edges)
+        ids = tuple(stage.stage_id for stage in members)
+        plans.append(ProcessPlan(name, ids, members[0].num_replicas, members[0].env, arena))
+    return tuple(plans)
+
+
+def _check_equal(
+    state: ResolutionState, name: str, key: str, members: list[StageConfig], value: Callable[[StageConfig], object]
+) -> None:
+    if any(value(stage) != value(members[0]) for stage in members):
+        each = ", ".join(f"stage {stage.stage_id}: {value(stage)}" for stage in members)
+        state.problems.add(ConfigError(f"process {name!r}: its stages need equal {key} ({each})", field=key))
+
+
+def _check_inline(state: ResolutionState, members: list[StageConfig]) -> None:
+    """The caller's process is one replica with the environment that it has."""
+    for stage in members:
+        path = f"stages.{stage.stage_id}"
+        if stage.num_replicas != 1:
+            state.problems.add(ConfigError.of(f"{path}.num_replicas", stage.num_replicas, "1 (inline)"))
+        if stage.env:
+            state.problems.add(ConfigError.of(f"{path}.env", dict(stage.env), "nothing (inline)"))
+
+
+def _arena_nbytes(state: ResolutionState, members: list[StageConfig], edges: tuple[Edge, ...]) -> int:
+    """Room for what leaves the process: every running request's window on every edge, and final outputs to the caller."""
+    seats = {stage.stage_id: stage.max_num_seqs for stage in members}
+    leaving = [edge for edge in edges if edge.source in seats and edge.target not in seats]
+    between = sum(seats[edge.source] * edge.window * edge.item_nbytes for edge in leaving)
+    finals = [stage for stage in state.pipeline.stages if stage.stage_id in seats and stage.final_output]
+    return between + sum(seats[stage.stage_id] * CLIENT_WINDOW_ITEMS * stage.item_nbytes for stage in finals)
+
+
+def check_connectors(
+    state: ResolutionState, stages: tuple[StageConfig, ...], edges: tuple[Edge, ...], deploy: DeployConfig
+) -> None:
+    """Connectors that stages name must exist, belong to an edge, and be of the kind that the placement asks for."""
+    process_of = {stage.stage_id: stage.process for stage in stages}
+    used: set[str] = set()
+    for path, ends, name in _named(state):
+        used.add(name)
+        if ends is None or not any((edge.source, edge.target) == ends for edge in edges):
+            accepted = "from_stage_<source> of input_connectors, to_stage_<target> of output_connectors"
+            state.problems.add(ConfigError(f"{path}: no such edge; accepted: {accepted}", field=path))
+        elif name not in deploy.connectors and name not in _BUILTIN:
+            known = did_you_mean(name, [*deploy.connectors, *_BUILTIN])
+            state.problems.add(ConfigError(f"{path}: there is no connector {name!r}{known}", field=path))
+        elif deploy.inline:
+            state.ignored.append(path)
+        else:
+            kind = deploy.connectors.get(name, name)
+            fitting = "inproc" if process_of[ends[0]] == process_of[ends[1]] else "shm"
+            if kind != fitting:
+                where = "in one process" if fitting == "inproc" else "in two processes of one host"
+                state.problems.add(ConfigError.of(path, kind, f"{fitting} (its stages are {where})"))
+    state.ignored.extend(f"connectors.{name}" for name in deploy.connectors if name not in used)
+
+
+def _named(state: ResolutionState) -> Iterator[tuple[str, tuple[int, int] | None, str]]:
+    """(path, (source, target) or None for a malformed name, connector) of everything that stages say of connectors."""
+    for stage in state.pipeline.stages:
+        for side, form in _SIDE.items():
+            prefix = f"stages.{stage.stage_id}.{side}"
+            for entry, given in state.layers.entries(prefix).items():
+                found = form.fullmatch(entry)
+                other = int(found[1]) if found else None
+                pair = (other, stage.stage_id) if side == "input_connectors" else (stage.stage_id, other)
+                ends = None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+                yield f"{prefix}.{entry}", ends, given.value
