@@ -110,7 +110,8 @@ class PipelineConfig:
     """A pipeline: a directed acyclic graph of stages, with at least one entry (no edges) and one final output.
 
     `locate` names `locate(model: str) -> Path` for models that are no folder (built-in ones); `fetch` names
-    `fetch(progress) -> Path`. `voices` and `endpoint_restrictions` tell the server what the model can do.
+    `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` and
+    `endpoint_restrictions` tell the server what the model can do.
     `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
     `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
     `default_deploy_config_name` names a file of the package's folder deploy/.
