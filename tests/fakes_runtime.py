@@ -34,7 +34,7 @@ class FakeRuntime:
     def _answer(self, request: OmniRequest, sink: Sink) -> None:
         for seq, word in enumerate(self.words):
             if "text" in request.wants:
-                payload = MultimodalPayload(metadata={"text": word, "token_ids": [seq], "index": 0})
+                payload = MultimodalPayload(metadata={"choices": [{"index": 0, "text": word, "token_ids": [seq]}]})
                 sink(ClientItem(request.request_id, 0, seq, "text", payload, False))
             if "audio" in request.wants:
                 sound = Tensor.of(np.full(self.samples, 0.5, np.float32))

@@ -132,7 +132,7 @@ async def test_each_admitted_request_is_recorded_once() -> None:
     assert records[0].first_audio_s is not None
     assert records[1].first_audio_s is None
     assert all(record.first_text_s is not None and 0 <= record.first_text_s <= record.end_s for record in records)
-    assert records[0].usage[0].completion_tokens == 2
+    assert records[0].usage.completion_tokens == 2
 
 
 async def test_health_is_the_truth() -> None:

@@ -7,11 +7,12 @@ import numpy as np
 
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.engine.mailbox import MailboxState, Receipt
+from omnistage.engine.outputs import part_of
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
 
 
 def text(seq: int, words: str, index: int = 0) -> ClientItem:
-    payload = MultimodalPayload(metadata={"text": words, "token_ids": [seq], "index": index})
+    payload = MultimodalPayload(metadata={"choices": [{"index": index, "text": words, "token_ids": [seq]}]})
     return ClientItem("r", 0, seq, "text", payload, False)
 
 
@@ -25,10 +26,10 @@ async def test_text_that_nobody_took_is_merged_and_each_item_keeps_its_receipt()
     mailbox = MailboxState()
     for item in (text(0, "a"), text(1, "b"), audio(0), text(2, "c"), text(3, "x", index=1)):
         mailbox.put(item)
-    parcels = [await mailbox.take() for _ in range(4)]
-    items = [parcel.message for parcel in parcels if isinstance(parcel.message, ClientItem)]
-    assert [item.payload.metadata.get("text") for item in items] == ["ab", None, "c", "x"]
-    assert items[0].payload.metadata["token_ids"] == [0, 1]
+    parcels = [await mailbox.take() for _ in range(3)]
+    parts = [part_of(parcel.message) for parcel in parcels if isinstance(parcel.message, ClientItem)]
+    assert [[choice.text for choice in part.outputs] for part in parts] == [["ab"], [], ["c", "x"]]
+    assert parts[0].token_ids == (0, 1)
     assert [parcel.receipts for parcel in parcels[:2]] == [(Receipt(0, 0, 0), Receipt(0, 1, 0)), (Receipt(1, 0, 16),)]
 
 

@@ -20,10 +20,16 @@ def test_text_joins_by_choice() -> None:
     """Fault: the choices of one request are mixed, or log probabilities are lost in joining."""
     entry = {"token_id": 1, "logprob": -0.5, "top": []}
     parts = [
-        item("text", MultimodalPayload(metadata={"text": "a", "token_ids": [1], "index": 1, "logprobs": [entry]})),
-        item("text", MultimodalPayload(metadata={"text": "x", "index": 0})),
         item(
-            "text", MultimodalPayload(metadata={"text": "b", "token_ids": [2], "index": 1, "finish_reason": "length"})
+            "text",
+            MultimodalPayload(metadata={"choices": [{"text": "a", "token_ids": [1], "index": 1, "logprobs": [entry]}]}),
+        ),
+        item("text", MultimodalPayload(metadata={"choices": [{"text": "x", "index": 0}]})),
+        item(
+            "text",
+            MultimodalPayload(
+                metadata={"choices": [{"text": "b", "token_ids": [2], "index": 1, "finish_reason": "length"}]}
+            ),
         ),
         last_part(SPOKEN, admit(SPOKEN, Ask("a", wants=("text",))), ClientClosed("r", "finished", reasons={0: "stop"})),
     ]

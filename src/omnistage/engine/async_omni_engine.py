@@ -25,7 +25,7 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import OmniRequest, Usage
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.mailbox import MailboxState, Message, Parcel
-from omnistage.engine.outputs import last_part, part_of, whole
+from omnistage.engine.outputs import answer_usage, last_part, part_of, whole
 from omnistage.engine.served import ServedModel
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, RuntimeStatus
 
@@ -39,7 +39,7 @@ class RequestRecord:
     """What became of one request, for metrics. Seconds since arrival; None for what never came."""
 
     outcome: str = ""
-    usage: Mapping[int, Usage] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
     first_text_s: float | None = None
     first_audio_s: float | None = None
     end_s: float = 0.0
@@ -188,13 +188,14 @@ class _Watch:
         record = self._record
         match message:
             case ClientItem(final_output_type="text") if record.first_text_s is None:
-                record.first_text_s = since_s if message.payload.metadata.get("text") else None
+                record.first_text_s = since_s if part_of(message).text else None
             case ClientItem(final_output_type="audio") if record.first_audio_s is None:
                 record.first_audio_s = since_s if message.payload.nbytes else None
             case ClientRestarted():
                 record.first_text_s = record.first_audio_s = None
             case ClientClosed():
-                record.outcome, record.usage, record.end_s = message.outcome, message.usage, since_s
+                record.outcome, record.end_s = message.outcome, since_s
+                record.usage = answer_usage(self._engine.model, message.usage)
                 self._engine._ended(self._request_id, record)
         self._mailbox.put(message)
 

@@ -1,7 +1,7 @@
 """Where a runtime leaves what belongs to one request, and where the request's consumer finds it.
 
 `put` is called in any thread and never blocks; `take` waits in the event loop that made the mailbox. Text deltas that
-nobody has taken yet are merged, so a slow consumer holds one delta per choice; media are bounded by the runtime's window,
+nobody has taken yet are merged, so a slow consumer holds one item of text; media are bounded by the runtime's window,
 because they are acknowledged only after they were taken. Knows nothing of runtimes, HTTP or outputs.
 """
 
@@ -103,9 +103,8 @@ class MailboxState:
 
 
 def _joins(held: ClientItem, new: ClientItem) -> bool:
-    """True if `new` goes on where `held` ends: text of the same stage and choice."""
-    same = held.source == new.source and held.final_output_type == new.final_output_type == "text"
-    return same and held.payload.metadata.get("index", 0) == new.payload.metadata.get("index", 0)
+    """True if `new` goes on where `held` ends: text of the same stage."""
+    return held.source == new.source and held.final_output_type == new.final_output_type == "text"
 
 
 def _joined(held: ClientItem, new: ClientItem) -> ClientItem:

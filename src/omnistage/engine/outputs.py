@@ -1,12 +1,13 @@
 """From what a runtime delivers to what callers get: parts of an answer, and whole answers joined from parts.
 
-Pure. The payload of a text item carries metadata `text`, `token_ids`, `index` (the choice), `finish_reason` and
-`logprobs`, each optional; media carry tensors named after their modality. Durations in seconds.
+Pure. The payload of a text item carries metadata `choices`, a list of what was added to a choice: `index`, and, each
+optional, `text`, `token_ids`, `finish_reason`, `logprobs`. Media carry tensors named after their modality. Durations in
+seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ def part_of(item: ClientItem) -> OmniRequestOutput:
     part = OmniRequestOutput(item.request_id, item.source, item.final_output_type, finished=False)
     match item.final_output_type:
         case "text":
-            return replace(part, outputs=(_completion(item.payload.metadata),))
+            return replace(part, outputs=_joined_choices(map(_completion, item.payload.metadata.get("choices", ()))))
         case "image":
             images = tuple(item.payload.numpy(name) for name in item.payload.tensors)
             return replace(part, images=images, multimodal_output=item.payload)
@@ -65,6 +66,25 @@ def usage_numbers(usage: Usage) -> dict[str, Any]:
     return {name: getattr(usage, name) for name in usage.__struct_fields__}
 
 
+def answer_usage(model: ServedModel, usages: Mapping[int, Usage]) -> Usage:
+    """What the whole answer counts: the tokens of the stage that writes (the first one where none does), and all media."""
+    writer = model.maker("text") if "text" in model.modalities else model.stages[0]
+    tokens = usages.get(writer.stage_id, Usage())
+    return Usage(
+        prompt_tokens=tokens.prompt_tokens,
+        cached_tokens=tokens.cached_tokens,
+        completion_tokens=tokens.completion_tokens,
+        audio_seconds=sum(usage.audio_seconds for usage in usages.values()),
+        images=sum(usage.images for usage in usages.values()),
+    )
+
+
+def usage_of(model: ServedModel, output: OmniRequestOutput) -> Usage:
+    """`answer_usage` of a finished output."""
+    numbers = output.metrics.get("usage", {})
+    return answer_usage(model, {stage: Usage(**values) for stage, values in numbers.items()})
+
+
 def whole(parts: Sequence[OmniRequestOutput]) -> OmniRequestOutput:
     """One output out of all parts of an answer, the last of which is the one that ended it."""
     last = parts[-1]
@@ -76,13 +96,13 @@ def whole(parts: Sequence[OmniRequestOutput]) -> OmniRequestOutput:
     )
 
 
-def _completion(metadata: Any) -> CompletionOutput:
-    logprobs = metadata.get("logprobs")
+def _completion(choice: Mapping[str, Any]) -> CompletionOutput:
+    logprobs = choice.get("logprobs")
     return CompletionOutput(
-        index=metadata.get("index", 0),
-        text=metadata.get("text", ""),
-        token_ids=tuple(metadata.get("token_ids", ())),
-        finish_reason=metadata.get("finish_reason") or None,
+        index=choice.get("index", 0),
+        text=choice.get("text", ""),
+        token_ids=tuple(choice.get("token_ids", ())),
+        finish_reason=choice.get("finish_reason"),
         logprobs=tuple(logprobs) if logprobs is not None else None,
     )
 

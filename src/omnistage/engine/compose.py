@@ -1,0 +1,100 @@
+"""The composition root: from a model's name and the words of an operator to a runtime and what is known of its model.
+
+The one place that joins configuration, the registry, the machine and a runtime. Reads configuration, starts nothing.
+Raises ConfigError, ModelNotFoundError and BrokenCheckpointError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from omnistage.config.resolution import OmniConfigResolution
+from omnistage.config.resolve import resolve_omni_config
+from omnistage.core.errors import ConfigError
+from omnistage.engine.served import ServedModel, ServedStage
+from omnistage.models.registry import REGISTRY
+from omnistage.orchestrator.machine import Orchestrator
+from omnistage.orchestrator.plan import Limits, OrchestratorConfig
+from omnistage.runtime.base import Runtime
+from omnistage.runtime.driver import Driver
+from omnistage.runtime.inline import InlineRuntime
+from omnistage.runtime.plan import ProcessPlan, plan_processes
+
+_SMALLEST_ARENA_NBYTES = 2**20
+"""For a stage whose items all fit into messages: none is expected in the arena, and one that is larger still finds room."""
+
+log = logging.getLogger("omnistage.engine")
+
+
+def resolved(
+    model: str, *, deploy_config: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> OmniConfigResolution:
+    """The configuration of `model`. `pipeline` among the overrides names a pipeline of the registry."""
+    given = dict(overrides or {})
+    pipeline = given.pop("pipeline", None)
+    resolution = resolve_omni_config(model, given, registry=REGISTRY, deploy_config=deploy_config, pipeline=pipeline)
+    for warning in resolution.warnings:
+        log.warning("%s", warning)
+    return resolution
+
+
+def composed(
+    model: str, *, deploy_config: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> tuple[ServedModel, Runtime]:
+    """What is served, and the runtime that serves it, not yet started."""
+    resolution = resolved(model, deploy_config=deploy_config, overrides=overrides)
+    return served_model(resolution), runtime_of(resolution)
+
+
+def require_processes(resolution: OmniConfigResolution) -> None:
+    """A server needs stages that it can restart. Raises ConfigError for an inline deployment."""
+    if resolution.deploy.inline:
+        raise ConfigError.of("inline", True, "false for a server; inline stages are for Omni alone")
+
+
+def served_model(resolution: OmniConfigResolution) -> ServedModel:
+    """What admission needs to know of the model."""
+    described = {stage.stage_id: stage for stage in resolution.pipeline.stages}
+    stages = tuple(
+        ServedStage(
+            stage_id=stage.stage_id,
+            name=stage.model_stage,
+            defaults=stage.default_sampling_params,
+            constraints=described[stage.stage_id].sampling_constraints,
+            makes=stage.final_output_type if described[stage.stage_id].final_output else None,
+        )
+        for stage in resolution.stages
+    )
+    return ServedModel(
+        name=resolution.model,
+        stages=stages,
+        voices=resolution.pipeline.voices,
+        voice_aliases=resolution.deploy.voices,
+        request_timeout_s=resolution.deploy.request_timeout_s,
+        max_queued_requests=resolution.deploy.max_queued_requests,
+    )
+
+
+def runtime_of(resolution: OmniConfigResolution) -> Runtime:
+    """The machine for this pipeline in the runtime that the deployment asks for."""
+    deploy = resolution.deploy
+    limits = Limits(
+        max_queued_requests=deploy.max_queued_requests,
+        client_window_nbytes=deploy.client_window_nbytes,
+        client_stall_s=deploy.client_stall_s,
+    )
+    machine = Orchestrator(OrchestratorConfig.of(resolution.stages, resolution.edges, limits))
+    processes = _process_plans(resolution)
+    return InlineRuntime(machine, processes) if deploy.inline else Driver(machine, processes)
+
+
+def _process_plans(resolution: OmniConfigResolution) -> tuple[ProcessPlan, ...]:
+    """The runtime's own plans with the arenas that the resolution has worked out."""
+    arenas = {process.name: process.arena_nbytes for process in resolution.processes}
+    return tuple(
+        replace(plan, arena_nbytes=max(arenas[plan.name], _SMALLEST_ARENA_NBYTES))
+        for plan in plan_processes(resolution.stages)
+    )
