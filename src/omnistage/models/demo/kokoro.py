@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime import RunOptions
+from onnxruntime import RunOptions as RunOptions  # callers make one per run and end it by `terminate`
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf, NoSuchFile
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError, RequestAbortedError

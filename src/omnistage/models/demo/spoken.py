@@ -216,7 +216,7 @@ def _address(reader: _Reader, match: re.Match[str]) -> Iterable[Token]:
     """A URL, e-mail address or file name: words, and every symbol by its name."""
     tokens: list[Token] = []
     for part in re.findall(r"\d+|[^\W\d_]+|[\W_]", match[0]):
-        if part.isdigit():
+        if part.isdecimal():
             tokens += _words(number_words.integer(part))
         elif part.isalpha():
             tokens += reader.letters(part) if part.isascii() else _named(part)
@@ -304,7 +304,7 @@ def _mixed(reader: _Reader, match: re.Match[str]) -> Iterable[Token]:
     """Letters and digits in one word: H2O, MP3, Python3, 4K. Short runs of letters are spelt."""
     tokens: list[Token] = []
     for part in re.findall(r"\d+|[A-Za-z]+|.", match[0]):
-        if part.isdigit():
+        if part.isdecimal():
             tokens += _words(number_words.integer(part))
         elif part.isascii():
             tokens += _spell(part) if len(part) <= 2 else reader.letters(part)
@@ -411,7 +411,7 @@ _SCALE = rf"(?:\s?(?P<scale>(?i:thousand|million|billion|trillion)|bn|[kKmMbBtT]
 _URL = r"[^\s<>()\[\]\"]*[^\s<>()\[\]\".,;:!?*_`'’”]"
 _RULE_SOURCES: tuple[tuple[str, Rule], ...] = (
     (r"(?m:^[ \t]*(?:[-*_=~]{3,}|`{3,}|[|:\- ]{3,})[ \t]*$)", _silence),
-    (r"(?m:^[ \t]*(?:[-*+]|#{1,6}|>)[ \t]+)", _silence),
+    (r"(?m:^[ \t]*(?:[-*]|#{1,6}|>)[ \t]+)", _silence),
     (r"(?<=\d)\s?([aApP])\.?[mM]\b\.?", _half_of_day),
     (r"(?<=\d)\s*[-–]\s*(?=\d)", _say("to")),
     (r"\s+", _silence),

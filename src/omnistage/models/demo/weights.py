@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from omnistage.config.env import cache_dir
 from omnistage.core.errors import BrokenCheckpointError, ModelNotFoundError
 
 MANIFEST = "manifest.json"
@@ -136,6 +137,11 @@ def find_demo(cache_dir: Path) -> DemoWeights:
         if fault is not None:
             raise BrokenCheckpointError(f"{folder}: {fault}; {_FETCH_HINT} to repair it")
     return weights
+
+
+def locate(model: str) -> Path:
+    """The pipeline's `locate` hook: the folder above the stages' folders, in the user's cache; errors as `find_demo`."""
+    return find_demo(cache_dir()).thinker_dir.parent
 
 
 def check_folder(folder: Path, *, hashes: bool) -> str | None:

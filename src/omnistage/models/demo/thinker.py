@@ -1,0 +1,28 @@
+"""The thinker stage: a small Llama-shaped language model and its prompts, from the folder that was fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omnistage.config.stage import ARStageConfig
+from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.checkpoint import CONFIG, read_json
+from omnistage.modeling.decoder import decoder_shape, load_decoder
+from omnistage.modeling.protocols import ARModel, Processor
+from omnistage.modeling.tensors import dtype_of
+from omnistage.modeling.text_processor import load_text_processor
+
+
+def load(config: ARStageConfig) -> ARModel:
+    """Raises BrokenCheckpointError for a folder that is not what was fetched."""
+    folder = Path(config.model_path)
+    shape = decoder_shape(read_json(folder, CONFIG))
+    if shape is None:
+        raise BrokenCheckpointError(f"{folder / CONFIG} does not describe the model that `omnistage fetch demo` brings")
+    return load_decoder(folder, shape, dtype_of(config.dtype))
+
+
+def load_processor(config: ARStageConfig) -> Processor:
+    """Chat template and tokenizer of the same folder."""
+    folder = Path(config.model_path)
+    return load_text_processor(folder, int(read_json(folder, CONFIG)["vocab_size"]))
