@@ -40,7 +40,9 @@ from omnistage.wire.messages import (
 
 
 def stage(stage_id: int, makes: str | None = None, **keys: Any) -> StagePlan:
-    return StagePlan(**{"stage_id": stage_id, "name": f"s{stage_id}", "process": f"p{stage_id}", **keys}, final_output_type=makes)
+    return StagePlan(
+        **{"stage_id": stage_id, "name": f"s{stage_id}", "process": f"p{stage_id}", **keys}, final_output_type=makes
+    )
 
 
 def edge(source: int, target: int, window: int = 4, *, streaming: bool = True) -> EdgePlan:
@@ -136,7 +138,9 @@ class Trace:
 
     # ---- replicas
 
-    def up(self, process: str, replica: int = 0, epoch: int = 1, capacity: dict[int, int] | None = None) -> list[Command]:
+    def up(
+        self, process: str, replica: int = 0, epoch: int = 1, capacity: dict[int, int] | None = None
+    ) -> list[Command]:
         sizes = capacity or {plan.stage_id: plan.max_num_seqs for plan in self.config.stages_of(process)}
         return self.handle(ReplicaUp(now=self.now, process=process, replica=replica, epoch=epoch, capacity=sizes))
 
