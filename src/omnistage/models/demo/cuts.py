@@ -19,7 +19,8 @@ initial, or a list number at the head of a line ("1."). Numbers, versions and ad
 "1,000", "example.com") have no whitespace inside, hence no border. `, ; : — –` end a clause.
 Quotes, brackets and markdown marks around a word are looked through. Marks are kept in the cuts;
 what is not to be read aloud is the phonemiser's business. Cuts that say nothing (a line of dashes,
-an emoji) are joined to the next one; only the last cut of a text can be silent.
+an emoji) are joined to the next one; only the last cut of a text can be silent, and one before a
+word that is itself longer than a cut.
 """
 
 from __future__ import annotations
