@@ -9,6 +9,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from omnistage.core.errors import ConfigError
+from omnistage.obs.log import LEVELS
+
 
 def cache_dir() -> Path:
     """Where fetched and converted weights live: `OMNISTAGE_CACHE`, else below the user's cache directory."""
@@ -22,3 +25,11 @@ def cache_dir() -> Path:
 def child_environment(values: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process: this one's, with `values` on top."""
     return {**os.environ, **values}
+
+
+def log_level() -> str:
+    """What is logged where no flag says so: `OMNISTAGE_LOG_LEVEL`, else "info". Raises ConfigError for another word."""
+    level = os.environ.get("OMNISTAGE_LOG_LEVEL") or "info"
+    if level.lower() not in LEVELS:
+        raise ConfigError.of("OMNISTAGE_LOG_LEVEL", level, ", ".join(LEVELS))
+    return level.lower()

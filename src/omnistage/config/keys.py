@@ -66,7 +66,7 @@ class Key:
         """What this version accepts, in words."""
         if not self.only:
             return accepted(self.type)
-        return f"{' or '.join('no value' if value is None else str(value) for value in self.only)} ({self.because})"
+        return f"{' or '.join(_word(value) for value in self.only)} ({self.because})"
 
     @property
     def may_stand_pipeline_wide(self) -> bool:
@@ -85,6 +85,16 @@ class Key:
         """Raises ConfigError if this version cannot do what the value asks for."""
         if self.only and value not in self.only:
             raise ConfigError.of(where, value, self.accepted)
+
+
+def _word(value: Any) -> str:
+    match value:
+        case None:
+            return "no value"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
 
 
 def _stage_default(name: str) -> Any:
@@ -225,6 +235,7 @@ _REFUSED_KEYS = (
 KEYS: dict[str, Key] = {key.name: key for key in (*_PIPELINE_KEYS, *_STAGE_KEYS, *_REFUSED_KEYS)}
 PIPELINE_KEYS = tuple(key for key in KEYS.values() if key.may_stand_pipeline_wide)
 STAGE_KEYS = tuple(key for key in KEYS.values() if key.may_stand_at_a_stage)
+CONNECTOR_KEYS = ("input_connectors", "output_connectors")
 
 WITHOUT_MEANING = frozenset(
     {

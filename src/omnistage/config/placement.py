@@ -66,6 +66,7 @@ def check_connectors(
     """Connectors that stages name must exist, belong to an edge, and be of the kind that the placement asks for."""
     process_of = {stage.stage_id: stage.process for stage in stages}
     used: set[str] = set()
+    state.provenance.update({f"edges.{edge.source}->{edge.target}.connector": "placement" for edge in edges})
     for path, ends, name in _named(state):
         used.add(name)
         if ends is None or not any((edge.source, edge.target) == ends for edge in edges):
@@ -82,6 +83,7 @@ def check_connectors(
             if kind != fitting:
                 where = "in one process" if fitting == "inproc" else "in two processes of one host"
                 state.problems.add(ConfigError.of(path, kind, f"{fitting} (its stages are {where})"))
+            state.provenance[f"edges.{ends[0]}->{ends[1]}.connector"] = path
     state.ignored.extend(f"connectors.{name}" for name in deploy.connectors if name not in used)
 
 

@@ -92,7 +92,9 @@ def _deploy(state: ResolutionState, platform: str) -> DeployConfig:
         if key.scope is Scope.PIPELINE and key.name != "voices"
     }
     voices = state.table(KEYS["voices"], "voices")
-    connectors = {name: given.value for name, given in state.layers.entries("connectors").items()}
+    entries = state.layers.entries("connectors")
+    connectors = {name: given.value for name, given in entries.items()}
+    state.provenance.update({f"connectors.{name}": given.source for name, given in entries.items()})
     _check_voices(state.pipeline, voices, state.problems)
     return DeployConfig(platform=platform, voices=voices, connectors=connectors, **plain)
 

@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from omnistage.config.keys import STAGE_KEYS, STRUCT_OF, Key
+from omnistage.config.keys import CONNECTOR_KEYS, STAGE_KEYS, STRUCT_OF, Key
 from omnistage.config.layers import Given
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, StagePipelineConfig
 from omnistage.config.stage import CLIENT, ARStageConfig, OutputEdge, StageConfig
@@ -66,7 +66,8 @@ def resolve_stage(
     inline: bool,
 ) -> StageConfig:
     """The typed, complete configuration of one stage."""
-    values = {key.name: _stage_value(state, key, stage) for key in STAGE_KEYS if stage.execution_type in key.kinds}
+    own = [key for key in STAGE_KEYS if stage.execution_type in key.kinds and key.name not in CONNECTOR_KEYS]
+    values = {key.name: _stage_value(state, key, stage) for key in own}
     if values["process"] is None:
         values["process"] = stage.model_stage
     if inline:

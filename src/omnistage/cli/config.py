@@ -1,0 +1,121 @@
+"""`omnistage config show|check|reference`: what would run and why, what is wrong, which keys there are. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from omnistage.cli.overrides import parse_overrides
+from omnistage.config.keys import PLATFORMS
+from omnistage.config.listing import memory, rows
+from omnistage.config.problems import problems_of
+from omnistage.config.reference import reference_page
+from omnistage.config.resolution import OmniConfigResolution
+from omnistage.config.resolve import resolve_omni_config
+from omnistage.core.errors import ConfigError, OmniError
+from omnistage.models.registry import REGISTRY
+
+app = typer.Typer(name="config", help="Show or check the configuration of a model.", no_args_is_help=True)
+
+_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+_HELP_MODEL = "A built-in name or a model's folder; overrides such as --stage-0-threads 2 stand after it."
+
+Model = Annotated[str, typer.Argument(help=_HELP_MODEL)]
+DeployConfigFile = Annotated[Path | None, typer.Option("--deploy-config", help="YAML deploy file.")]
+PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Name of the pipeline, in place of detection.")]
+Platform = Annotated[str, typer.Option("--platform", help=f"Platform section to use: {', '.join(PLATFORMS)}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(context_settings=_OVERRIDES)
+def show(
+    context: typer.Context,
+    model: Model,
+    deploy_config: DeployConfigFile = None,
+    pipeline: PipelineName = None,
+    platform: Platform = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Print every key, its value and where it came from."""
+    resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
+    if as_json:
+        print(json.dumps(_document(resolution), indent=2, ensure_ascii=False))
+        return
+    table = [(row.key, _text(row.value), row.source) for row in rows(resolution)]
+    widths = [max(len(line[column]) for line in table) for column in (0, 1)]
+    for key, value, source in table:
+        print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}".rstrip())
+    _print_warnings(resolution)
+
+
+@app.command(context_settings=_OVERRIDES)
+def check(
+    context: typer.Context,
+    model: Model,
+    deploy_config: DeployConfigFile = None,
+    pipeline: PipelineName = None,
+    platform: Platform = "cpu",
+) -> None:
+    """Print everything that is wrong (exit code 1), or what the configuration takes."""
+    resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
+    for stage in memory(resolution):
+        print(
+            f"stage {stage.name}: {stage.num_replicas} replica(s), each KV cache {_mib(stage.kv_cache_nbytes)}, "
+            f"inputs at most {_mib(stage.inputs_nbytes)}"
+        )
+    oversize = _mib(resolution.deploy.arena_oversize_nbytes)
+    for plan in resolution.processes:
+        ids = ", ".join(str(stage_id) for stage_id in plan.stage_ids)
+        arena = f"arena {_mib(plan.arena_nbytes)}, oversize at most {oversize}"
+        print(f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each {arena}")
+    _print_warnings(resolution)
+    print("ok")
+
+
+@app.command()
+def reference() -> None:
+    """Print the reference page of all keys."""
+    print(reference_page(), end="")
+
+
+def _resolved(
+    model: str, args: list[str], deploy_config: Path | None, pipeline: str | None, platform: str
+) -> OmniConfigResolution:
+    try:
+        if model.startswith("-"):
+            raise ConfigError(f"{model}: the model stands before the overrides", field="model")
+        overrides = parse_overrides(args)
+        return resolve_omni_config(
+            model, overrides, registry=REGISTRY, deploy_config=deploy_config, pipeline=pipeline, platform=platform
+        )
+    except OmniError as error:
+        for line in problems_of(error) if isinstance(error, ConfigError) else (error.message,):
+            typer.echo(f"error: {line}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _document(resolution: OmniConfigResolution) -> dict[str, Any]:
+    return {
+        "model": resolution.model,
+        "model_path": None if resolution.model_path is None else str(resolution.model_path),
+        "keys": {row.key: {"value": msgspec.to_builtins(row.value), "source": row.source} for row in rows(resolution)},
+        "processes": msgspec.to_builtins(resolution.processes),
+        "warnings": list(resolution.warnings),
+    }
+
+
+def _print_warnings(resolution: OmniConfigResolution) -> None:
+    for line in resolution.warnings:
+        typer.echo(f"warning: {line}", err=True)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
