@@ -99,9 +99,9 @@ class InlineRuntime(RuntimeLoop):
             case Feed():
                 self._feed(command)
             case Submit() | Cancel() | Control():
-                self._hosts[command.stage_id].handle(command)
+                self._deliver(command.stage_id, command)
             case Grant():
-                self._hosts[command.source].handle(command)
+                self._deliver(command.source, command)
             case _:
                 raise AssertionError(f"{type(command).__name__} is not for replicas")
 
@@ -179,4 +179,10 @@ class InlineRuntime(RuntimeLoop):
             payload = None if feed.ref is None else self._connector.get(feed.ref)
         except ConnectorError as raised:
             error = ErrorInfo.of(raised)
-        self._hosts[feed.target].handle(self._fed(feed, payload, error))
+        self._deliver(feed.target, self._fed(feed, payload, error))
+
+    def _deliver(self, stage_id: int, mail: Any) -> None:
+        """A stage that was unloaded hears nothing any more."""
+        host = self._hosts.get(stage_id)
+        if host is not None:
+            host.handle(mail)

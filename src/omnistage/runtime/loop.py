@@ -161,7 +161,9 @@ class RuntimeLoop(ABC):
         try:
             self._watch(self._inbox.fileno(), self._take_calls)
             self._open()
-            self._carry_out(time.monotonic(), None, self._machine.start(time.monotonic()))
+            now = time.monotonic()
+            self._carry_out(now, None, self._machine.start(now))
+            self._work_off()
             while not self._finished():
                 self._wait()
                 self._work_off()

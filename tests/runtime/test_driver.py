@@ -1,0 +1,299 @@
+"""The driver with real worker processes: deaths of every kind, what is left behind, what it costs to do nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omnistage.runtime.driver import Driver
+from omnistage.runtime.event_log import first_difference, read_log
+from omnistage.runtime.plan import plan_processes
+from tests.runtime.harness import (
+    Caller,
+    alive,
+    cpu_s,
+    driver,
+    eventually,
+    machine,
+    pids,
+    request,
+    stage,
+    two_stages,
+    workers_of,
+)
+
+made: list[Driver] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Closes what a test started, also one that failed, so that a fault shows in one test only."""
+    yield
+    for runtime in made:
+        runtime.close(0.0)
+    made.clear()
+
+
+def begun(*stages: Any, **options: Any) -> Driver:
+    made.append(driver(*stages, **options))
+    made[-1].start()
+    return made[-1]
+
+
+def started(*stages: Any, **options: Any) -> Driver:
+    runtime = begun(*stages, **options)
+    assert runtime.wait_ready(15.0).state == "ready"
+    return runtime
+
+
+def test_kill_of_a_downstream_worker_in_mid_answer_is_one_error_and_the_next_request_succeeds(tmp_path: Path) -> None:
+    """Fault: a dead worker leaves its caller waiting, or its stage down."""
+    runtime = started(*two_stages(tmp_path), restart_first_s=0.1)
+    caller = Caller(runtime, request("killed", items=500, pause_s=0.02))
+    caller.next()
+    os.kill(pids(runtime)["voice"], signal.SIGKILL)
+    closed = caller.end(2.0)
+    assert closed.outcome == "failed" and closed.error is not None
+    assert closed.error.stage == "voice" and "killed by SIGKILL" in closed.error.message
+    assert Caller(runtime, request("next", items=2)).end(10.0).outcome == "finished"
+    assert caller.after_closed == 0
+    assert [replica.restarts for replica in runtime.status().replicas] == [0, 1]
+    assert runtime.status().state == "ready"
+    runtime.close(0.0)
+
+
+def test_a_whole_answer_survives_the_death_of_a_worker(tmp_path: Path) -> None:
+    """Fault: a request that could be replayed fails, or its answer holds items of both attempts."""
+    runtime = started(*two_stages(tmp_path), restart_first_s=0.1)
+    caller = Caller(runtime, request("whole", items=20, pause_s=0.05, samples=20000, stream=False))
+    caller.next()
+    os.kill(pids(runtime)["counter"], signal.SIGKILL)
+    closed = caller.end(10.0)
+    assert closed.outcome == "finished" and closed.attempts == 2
+    np.testing.assert_array_equal(caller.samples(1), np.tile(np.arange(20000, dtype=np.float32) * 2, 20))
+    runtime.close(0.0)
+
+
+def test_what_a_dead_worker_had_emitted_stays_readable_until_it_was_read(tmp_path: Path) -> None:
+    """Fault: an arena that is closed at its owner's death, or one that is kept for ever."""
+    runtime = started(*two_stages(tmp_path, extras={"pause_s": 0.3}), restart_first_s=0.1)
+    arenas = runtime._supervisor.arenas
+    caller = Caller(runtime, request("held", items=3, samples=30000))
+    assert eventually(lambda: any(arena.keys for arena in arenas._arenas.values()))
+    os.kill(pids(runtime)["counter"], signal.SIGKILL)
+    assert caller.end(10.0).outcome in ("finished", "failed")
+    assert eventually(lambda: len(arenas) == 2 and not any(arena.keys for arena in arenas._arenas.values()))
+    assert Caller(runtime, request("next", items=2, samples=30000)).end(10.0).outcome == "finished"
+    runtime.close(0.0)
+
+
+def test_a_step_that_hangs_is_killed_and_its_request_told(tmp_path: Path) -> None:
+    """Fault: a hung forward pass holds its request for ever."""
+    limits = {"first_step_timeout_s": 0.5, "step_timeout_s": 0.5}
+    runtime = started(*two_stages(tmp_path, extras={"pause_s": 60.0}, **limits), restart_first_s=0.1)
+    closed = Caller(runtime, request("hung", items=1, stream=True)).end(15.0)
+    assert closed.outcome == "failed" and closed.error is not None
+    assert "a step of voice has been running for" in closed.error.message
+    runtime.close(0.0)
+
+
+def test_a_stopped_worker_that_says_nothing_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a worker that is alive and deaf is taken for a healthy one."""
+    monkeypatch.setattr("omnistage.runtime.supervisor.SILENCE_MARGIN_S", 0.5)
+    limits: dict[str, Any] = {"first_step_timeout_s": 2.0, "step_timeout_s": 2.0}
+    runtime = started(stage(0, "counter", tmp_path, **limits), restart_first_s=0.1)
+    pid = pids(runtime)["counter"]
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: not alive(pid), 10.0)
+    assert eventually(lambda: runtime.status().state == "ready")
+    runtime.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        ("load_broken", "stage voice: no weights in"),
+        ("load_crashing", "stage voice: exited with code 7: the library says goodbye"),
+        ("load_slowly", "stage voice: was not ready within 1 s"),
+    ],
+)
+def test_a_worker_that_does_not_come_up_says_why(tmp_path: Path, loader: str, reason: str) -> None:
+    """Fault: "stage failed to start", and the reason is somewhere in a log; or a start that hangs."""
+    loads = {"loader": f"tests.runtime.family:{loader}", "start_timeout_s": 1.0 if loader == "load_slowly" else 10.0}
+    runtime = begun(*two_stages(tmp_path, **loads), strikes=1)
+    waiting = Caller(runtime, request("early", items=1))
+    assert runtime.wait_ready(10.0).stages["voice"] == "down"
+    assert any(replica.note.startswith(reason) for replica in runtime.status().replicas)
+    closed = waiting.end(5.0)
+    assert closed.error is not None and closed.error.code == "stage_unavailable" and reason in closed.error.message
+    runtime.close(0.0)
+    assert not workers_of(os.getpid())
+
+
+def test_three_deaths_in_a_minute_keep_a_stage_down(tmp_path: Path) -> None:
+    """Fault: a stage that is restarted for ever, with callers that wait for it for ever."""
+    runtime = begun(*two_stages(tmp_path, loader="tests.runtime.family:load_crashing"), restart_first_s=0.1)
+    status = runtime.wait_ready(15.0)
+    assert status.stages["voice"] == "down"
+    assert [replica.restarts for replica in status.replicas if replica.process == "voice"] == [2]
+    runtime.close(0.0)
+
+
+# ---- what is left behind ----
+
+
+def test_closing_leaves_no_process_thread_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: orphans, names in /dev/shm, sockets in the temporary folder, descriptors that add up with every start."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    shared = set(Path("/dev/shm").iterdir())
+    runtime = started(*two_stages(tmp_path))
+    Caller(runtime, request("warm", items=2, samples=30000)).end()
+    runtime.close(0.0)
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        runtime = started(*two_stages(tmp_path))
+        caller = Caller(runtime, request("open", items=500, pause_s=0.02))
+        caller.next()
+        began = time.monotonic()
+        runtime.close(0.0)
+        assert time.monotonic() - began < 8.0
+        assert caller.end(1.0).outcome == "aborted"
+    assert not workers_of(os.getpid())
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == (threads, descriptors)
+    assert set(Path("/dev/shm").iterdir()) == shared and not list(temporary.iterdir())
+
+
+def test_a_hung_step_does_not_hold_up_closing(tmp_path: Path) -> None:
+    """Fault: a shutdown that waits for a forward pass."""
+    runtime = started(*two_stages(tmp_path, extras={"pause_s": 60.0}))
+    Caller(runtime, request("hung", items=1))
+    time.sleep(0.2)
+    began = time.monotonic()
+    runtime.close(0.0)
+    assert time.monotonic() - began < 8.0
+    assert not workers_of(os.getpid())
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.runtime.harness import Caller, driver, request, two_stages, pids
+
+runtime = driver(*two_stages(Path(sys.argv[1])))
+runtime.start()
+assert runtime.wait_ready(15.0).state == "ready"
+print(*pids(runtime).values(), flush=True)
+caller = Caller(runtime, request("one", items=int(sys.argv[2]), pause_s=0.01))
+print(caller.end(30.0).outcome, len(caller.items), flush=True)
+"""
+
+
+def run_script(folder: Path, items: int) -> "subprocess.Popen[str]":
+    """A program without a main guard that uses the runtime and falls off its end without closing it."""
+    (folder / "script.py").write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(folder / "script.py"), str(folder), str(items)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_script_without_a_main_guard_works_and_ends(tmp_path: Path) -> None:
+    """Fault: workers that import the script again, or a program that does not end because nobody closed."""
+    script = run_script(tmp_path, items=3)
+    output, errors = script.communicate(timeout=20.0)
+    pid_line, answer = output.splitlines()
+    assert script.returncode == 0, errors
+    assert answer == "finished 3"
+    assert not any(alive(int(pid)) for pid in pid_line.split())
+
+
+def test_no_worker_outlives_a_server_that_was_killed(tmp_path: Path) -> None:
+    """Fault: orphans that hold memory and cores after kill -9 of the parent."""
+    script = run_script(tmp_path, items=1000)
+    assert script.stdout is not None and script.stderr is not None
+    workers = [int(pid) for pid in script.stdout.readline().split()]
+    assert len(workers) == 2 and all(alive(pid) for pid in workers)
+    script.kill()
+    script.communicate(timeout=5.0)
+    assert eventually(lambda: not any(alive(pid) for pid in workers), 5.0)
+
+
+def test_four_runtimes_at_once_do_not_meet(tmp_path: Path) -> None:
+    """Fault: a name or a port that two servers share."""
+    runtimes = []
+    for index in range(4):
+        (tmp_path / str(index)).mkdir()
+        runtimes.append(begun(stage(0, "counter", tmp_path / str(index), extras={"factor": index})))
+    callers = [Caller(runtime, request("same-id", items=2)) for runtime in runtimes]
+    for factor, caller in enumerate(callers):
+        assert caller.end(15.0).outcome == "finished"
+        np.testing.assert_array_equal(caller.samples(0), np.tile(np.arange(4, dtype=np.float32) * factor, 2))
+    for runtime in runtimes:
+        runtime.close(0.0)
+    assert not workers_of(os.getpid())
+
+
+def test_doing_nothing_costs_next_to_nothing(tmp_path: Path) -> None:
+    """Fault: a loop that polls. Generous: 5 % of a core for three processes, of which two send heartbeats."""
+    runtime = started(*two_stages(tmp_path))
+    Caller(runtime, request("warm", items=2)).end()
+    everyone = [os.getpid(), *pids(runtime).values()]
+    before = [cpu_s(pid) for pid in everyone]
+    time.sleep(4.0)
+    used = [cpu_s(pid) - earlier for pid, earlier in zip(everyone, before, strict=True)]
+    runtime.close(0.0)
+    assert sum(used) <= 0.2, used
+
+
+# ---- the record, and faults of our own ----
+
+
+def test_a_recorded_life_replays_to_the_same_commands(tmp_path: Path) -> None:
+    """Fault: an event log that does not hold what the machine saw, or a machine that asks a clock."""
+    record = tmp_path / "events.jsonl"
+    stages = two_stages(tmp_path)
+    runtime = started(*stages, record=record, restart_first_s=0.1)
+    Caller(runtime, request("one", items=3, samples=30000)).end()
+    caller = Caller(runtime, request("two", items=100, pause_s=0.02))
+    caller.next()
+    os.kill(pids(runtime)["voice"], signal.SIGKILL)
+    caller.end()
+    runtime.close(0.0)
+    kinds = {type(entry.event).__name__ for entry in read_log(record)}
+    assert {"NoneType", "Arrived", "ReplicaUp", "ReplicaDown", "Reported", "ClientTook", "ShutdownRequested"} <= kinds
+    assert first_difference(record, machine(stages, restart_first_s=0.1)) is None
+    assert first_difference(record, machine(stages, restart_first_s=9.0)) is not None
+
+
+def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:
+    """Fault: the runtime's thread dies in silence and everybody waits."""
+    stages = two_stages(tmp_path)
+    faulty: Any = machine(stages)
+    runtime = Driver(faulty, plan_processes(stages))
+    made.append(runtime)
+    runtime.start()
+    assert runtime.wait_ready(15.0).state == "ready"
+    caller = Caller(runtime, request("open", items=500, pause_s=0.02))
+    caller.next()
+    faulty._state = None
+    closed = caller.end(5.0)
+    assert closed.outcome == "failed" and closed.error is not None and closed.error.code == "internal"
+    assert "the runtime has failed" in closed.error.message
+    assert eventually(lambda: runtime.status().state == "stopped")
+    assert not workers_of(os.getpid())
+    runtime.close(0.0)
