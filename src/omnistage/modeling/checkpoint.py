@@ -1,0 +1,94 @@
+"""Reading a model folder in Hugging Face layout: its JSON files and its safetensors. Every fault is one line that says what
+was looked for and where (BrokenCheckpointError). Knows no model and imports no transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from omnistage.core.errors import BrokenCheckpointError
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object that must be there."""
+    found = read_json_if_any(folder, name)
+    if found is None:
+        what = "is no folder" if not folder.is_dir() else f"has no {name}"
+        raise BrokenCheckpointError(
+            f"{folder} {what}; looked for a model folder with {CONFIG}, {WEIGHTS} and tokenizer.json"
+        )
+    return found
+
+
+def read_json_if_any(folder: Path, name: str) -> dict[str, Any] | None:
+    path = folder / name
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise BrokenCheckpointError(f"{path} cannot be read as a JSON object: {error}") from None
+
+
+def eos_token_ids(folder: Path, *names: str) -> frozenset[int]:
+    """`eos_token_id` (one or several) of the first of the JSON files `names` that has it."""
+    for name in names:
+        match (read_json_if_any(folder, name) or {}).get("eos_token_id"):
+            case int() as token:
+                return frozenset([token])
+            case [*tokens] if tokens and all(isinstance(token, int) for token in tokens):
+                return frozenset(tokens)
+    return frozenset()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, all of which are there."""
+    index = read_json_if_any(folder, WEIGHTS_INDEX)
+    names = sorted(set(index.get("weight_map", {}).values())) if index else [WEIGHTS]
+    for name in names:
+        if not (folder / name).is_file():
+            raise BrokenCheckpointError(f"{folder} has no {name}; looked for the model's weights")
+    return [folder / name for name in names]
+
+
+def _names(reader: Any) -> list[str]:
+    return list(reader.keys())
+
+
+class WeightsReader:
+    """The tensors of a folder by name. Use it as a context: the files are open only inside."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._folder = folder
+        self._readers: dict[str, Any] = {}
+        for path in weight_files(folder):
+            try:
+                reader = safe_open(str(path), framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise BrokenCheckpointError(f"{path} cannot be read as safetensors: {error}") from None
+            self._readers.update(dict.fromkeys(_names(reader), reader))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._readers
+
+    def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """The tensor `name` in this reader's dtype; it must have `shape`."""
+        if name not in self._readers:
+            raise BrokenCheckpointError(f"{self._folder}: the weights have no tensor {name}")
+        tensor: torch.Tensor = self._readers[name].get_tensor(name)
+        if tuple(tensor.shape) != tuple(shape):
+            found, wanted = list(tensor.shape), list(shape)
+            raise BrokenCheckpointError(f"{self._folder}: tensor {name} has shape {found}, {CONFIG} asks for {wanted}")
+        return tensor.to(self._dtype)

@@ -1,0 +1,1 @@
+"""The autoregressive stage: a scheduler without torch, a runner without policy, and the engine that joins them."""

@@ -1,0 +1,102 @@
+"""One choice of a request: from sampled tokens to text, and when it ends. Knows no tensors and no scheduling.
+
+The token that ends a choice (end of text, stop id) is reported in its token ids; its text is left out unless the caller asked
+for it. A stop string may end inside a token, which is reported whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from omnistage.core.params import SamplingParams
+from omnistage.modeling.detokenizer import Decoder, DetokenizerState
+from omnistage.stages.ar.text import StopStringState
+
+STOP = "stop"
+LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What came of one row. `top` are the most likely tokens with their log probabilities."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class ChoiceState:
+    """See the module. `max_tokens` is what the request's length leaves; without a `decoder` there is no text."""
+
+    def __init__(
+        self,
+        index: int,
+        params: SamplingParams,
+        *,
+        eos_token_ids: frozenset[int],
+        max_tokens: int,
+        decoder: Decoder | None,
+    ) -> None:
+        self.index = index
+        self.finish_reason: str | None = None
+        self.num_tokens = 0
+        self._params = params
+        self._eos = frozenset() if params.ignore_eos else eos_token_ids
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._max_tokens = max_tokens
+        self._detokenizer = (
+            DetokenizerState(decoder, skip_special_tokens=params.skip_special_tokens) if decoder is not None else None
+        )
+        self._stops = StopStringState(params.stop, include=params.include_stop_str_in_output)
+
+    @property
+    def forbidden(self) -> list[int]:
+        """Tokens that would end the choice too early."""
+        return sorted(self._eos | self._stop_ids) if self.num_tokens < self._params.min_tokens else []
+
+    def push(self, sampled: SampledToken) -> dict[str, Any]:
+        """Takes a token over; what the choice has to report of it. Sets `finish_reason` where it ends."""
+        self.num_tokens += 1
+        text = self._take(sampled.token)
+        if self.finish_reason is None and self.num_tokens >= self._max_tokens:
+            self.finish_reason = LENGTH
+            text += self._flush()
+        report: dict[str, Any] = {
+            "index": self.index,
+            "text": text,
+            "token_ids": [sampled.token],
+            "finish_reason": self.finish_reason,
+        }
+        if self._params.logprobs is not None:
+            top = [list(pair) for pair in sampled.top]
+            report["logprobs"] = [{"token_id": sampled.token, "logprob": sampled.logprob, "top": top}]
+        return report
+
+    def _take(self, token: int) -> str:
+        """The text that became certain; ends the choice where a stop id or a stop string says so."""
+        is_end = token in self._eos or token in self._stop_ids
+        shown = not is_end or self._params.include_stop_str_in_output
+        piece = self._detokenizer.push(token) if self._detokenizer is not None and shown else ""
+        text = self._match(piece)
+        if is_end and self.finish_reason is None:
+            self.finish_reason = STOP
+            text += self._flush()
+        return text
+
+    def _match(self, piece: str) -> str:
+        if self.num_tokens < self._params.min_tokens:
+            return piece
+        text, found = self._stops.push(piece)
+        if found:
+            self.finish_reason = STOP
+        return text
+
+    def _flush(self) -> str:
+        """What was kept back at an end that no stop string made: a stop string may still come of it."""
+        rest = self._detokenizer.flush() if self._detokenizer is not None else ""
+        text, found = self._stops.push(rest)
+        if found:
+            self.finish_reason = STOP
+            return text
+        return text + self._stops.flush()

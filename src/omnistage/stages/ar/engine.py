@@ -1,0 +1,359 @@
+"""The engine of an autoregressive stage: schedule, run, commit.
+
+An entry stage turns a request's prompt into tokens by its processor when the request is added; another stage is fed
+through its bridge, whose inputs (`token_ids`, or `embeds` [rows, hidden]) are appended to the prompt until every source
+has sent its last item. Then each choice samples until it ends. What a step did for a request is one StageOutput: the
+choices' new text and tokens as metadata, captured hidden states as tensors `hidden_<layer>` [rows, hidden] of the step's
+positions (metadata "positions": first and one past the last).
+
+A batched forward pass that fails is run again, row by row, once; only requests that fail alone fail. Knows nothing of
+sockets, other stages or the orchestrator.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+from omnistage.config.stage import ARStageConfig
+from omnistage.core.errors import ErrorInfo, InvalidRequestError, OmniError, StageFailedError
+from omnistage.core.params import SamplingParams
+from omnistage.core.payload import MultimodalPayload
+from omnistage.modeling.protocols import Bridge, ProcessedPrompt, Processor, StageInput
+from omnistage.modeling.tensors import TorchSource, rows_of
+from omnistage.stages.ar.choice import ChoiceState, SampledToken
+from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
+from omnistage.stages.ar.requests import RequestState, StepReport
+from omnistage.stages.ar.runner import ARRunner, RowResult
+from omnistage.stages.ar.scheduler import Scheduler
+from omnistage.stages.ar.sequence import SequenceState
+from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.inbox import InboxState
+from omnistage.wire.messages import CLIENT
+
+log = logging.getLogger(__name__)
+
+_FILLER = 0  # stands in the tokens of a prompt that is made of embeddings
+
+
+class ARStageEngine:
+    """A `stages.base.StageEngine`. The processor also brings the tokenizer that turns tokens into text."""
+
+    def __init__(
+        self,
+        config: ARStageConfig,
+        scheduler: Scheduler,
+        runner: ARRunner,
+        *,
+        vocab_size: int,
+        processor: Processor | None = None,
+        bridge: Bridge | None = None,
+        captures: bool = False,
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._runner = runner
+        self._vocab_size = vocab_size
+        self._processor = processor
+        self._bridge = bridge
+        self._captures = captures
+        self._requests: dict[str, RequestState] = {}
+        self._reports: dict[str, StepReport] = {}
+        self._num_reruns = 0
+
+    # ---- StageEngine -----------------------------------------------------------------------------------------------
+
+    def add(self, request: StageRequest) -> None:
+        """Takes a request over. What it cannot serve comes back from the next step as an error."""
+        try:
+            params = self._checked(request.request.stage_params.get(request.stage_id))
+            state = self._fed(request, params) if self._bridge is not None else self._entered(request, params)
+        except OmniError as error:
+            self._report(request.request_id).error = self._error(error)
+            return
+        self._requests[request.request_id] = state
+        for sequence in state.sequences:
+            self._scheduler.add(sequence)
+
+    def feed(self, request_id: str, source: int, seq: int, item: MultimodalPayload | None, *, last: bool) -> None:
+        """Input for a request; the bridge runs here or in a later `step`."""
+        state = self._requests.get(request_id)
+        if state is None or state.inbox is None:
+            return
+        try:
+            state.inbox.feed(source, seq, item, last=last)
+        except OmniError as error:
+            self._fail(state, error)
+            return
+        self._take_or_fail(state)
+
+    def cancel(self, request_id: str) -> None:
+        """Forgets a request at once. Unknown ids are fine."""
+        self._reports.pop(request_id, None)
+        state = self._requests.pop(request_id, None)
+        for sequence in state.sequences if state is not None else ():
+            self._leave(sequence.key)
+
+    def interrupt(self, request_id: str) -> None:
+        """A step works for many requests and is short: it is never ended early for one."""
+
+    def set_ready(self, request_id: str, ready: bool) -> None:
+        """See `StageEngine`."""
+        state = self._requests.get(request_id)
+        for sequence in state.sequences if state is not None else ():
+            self._scheduler.set_ready(sequence.key, ready)
+
+    def has_work(self) -> bool:
+        """True if `step` could do something now."""
+        return bool(self._reports) or self._scheduler.has_work() or any(map(self._can_take, self._requests.values()))
+
+    def step(self) -> list[StageOutput]:
+        """Schedule, run, commit."""
+        for state in list(self._requests.values()):
+            if self._can_take(state):
+                self._take_or_fail(state)
+        plan = self._scheduler.schedule()
+        self._note_begin(plan)
+        for row, result in self._run(plan):
+            self._commit(row, result)
+        return list(self._outputs())
+
+    def gauges(self) -> dict[str, float]:
+        """Figures for metrics; blocks without the null block."""
+        blocks = self._scheduler.blocks
+        return {
+            "running": self._scheduler.num_running,
+            "waiting": self._scheduler.num_waiting,
+            "kv_blocks_total": blocks.capacity,
+            "kv_blocks_free": blocks.num_free,
+            "preemptions": self._scheduler.num_preemptions,
+            "batches_rerun": self._num_reruns,
+        }
+
+    # ---- admission -------------------------------------------------------------------------------------------------
+
+    def _checked(self, params: object) -> SamplingParams:
+        if params is None:
+            return self._config.default_sampling_params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError.of(f"stage {self._config.model_stage}", params, "sampling parameters")
+        for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            for token in tokens:
+                if token >= self._vocab_size:
+                    raise InvalidRequestError.of(name, token, f"token ids in [0, {self._vocab_size - 1}]")
+        if params.stop and self._processor is None:
+            raise InvalidRequestError.of("stop", list(params.stop), "nothing: this stage makes no text")
+        return params
+
+    def _entered(self, request: StageRequest, params: SamplingParams) -> RequestState:
+        """An entry stage: the whole prompt is there."""
+        if self._processor is None:
+            raise StageFailedError("an entry stage has neither a processor nor a bridge")
+        prompt = self._processor(request.request)
+        max_len = self._scheduler.max_len_of(len(prompt.token_ids), params.max_tokens)
+        state = RequestState(request, params, self._sequences(request, params, prompt, max_len))
+        self._open_choices(state)
+        if prompt.embeds is not None:
+            self._hold_embeds(state, prompt.embeds)
+        return state
+
+    def _fed(self, request: StageRequest, params: SamplingParams) -> RequestState:
+        """A stage behind others: the prompt comes through the bridge, and is open until they have ended."""
+        assert self._bridge is not None
+        sequences = self._sequences(request, params, ProcessedPrompt(()), self._scheduler.limits.max_model_len)
+        for sequence in sequences:
+            sequence.is_open, sequence.content_key = True, None
+        inbox = InboxState(
+            self._bridge,
+            self._config.input_sources,
+            stage=self._config.model_stage,
+            window=self._config.input_window,
+            max_input_nbytes=self._config.max_input_nbytes,
+            keeps_used=True,
+        )
+        return RequestState(request, params, sequences, inbox=inbox)
+
+    def _sequences(
+        self, request: StageRequest, params: SamplingParams, prompt: ProcessedPrompt, max_len: int
+    ) -> list[SequenceState]:
+        # Embeddings without a key of their own tell nothing about what was computed: such blocks are not shared.
+        content_key = prompt.content_key if prompt.embeds is None or prompt.content_key else None
+        sequences: list[SequenceState] = []
+        for index in range(params.n):
+            sequences.append(
+                SequenceState(
+                    key=SequenceKey(request.request_id, index),
+                    order=(*request.order, index),
+                    tokens=list(prompt.token_ids),
+                    max_len=max_len,
+                    content_key=content_key,
+                    capture=self._captures and index == 0 and bool(request.active_targets - {CLIENT}),
+                    leader=sequences[0] if index else None,
+                )
+            )
+        return sequences
+
+    def _open_choices(self, state: RequestState) -> None:
+        processor = self._processor
+        leader = state.sequences[0]
+        state.choices = [
+            ChoiceState(
+                index,
+                state.params,
+                eos_token_ids=processor.eos_token_ids if processor is not None else frozenset(),
+                max_tokens=leader.max_len - leader.prompt_len,
+                decoder=processor.tokenizer if processor is not None else None,
+            )
+            for index in range(state.params.n)
+        ]
+
+    def _hold_embeds(self, state: RequestState, embeds: object) -> int:
+        rows = rows_of(embeds)
+        state.has_embeds = True
+        for sequence in state.sequences:
+            self._runner.hold_embeds(sequence.key, rows)
+        return len(rows)
+
+    # ---- inputs of a stage that is fed -----------------------------------------------------------------------------
+
+    def _can_take(self, state: RequestState) -> bool:
+        inbox = state.inbox
+        if inbox is None or not state.sequences[0].is_open:
+            return False
+        return inbox.can_advance or (inbox.unused > 0 and self._has_appetite(state)) or inbox.exhausted
+
+    def _has_appetite(self, state: RequestState) -> bool:
+        """More input is taken while less than a step's worth waits: a slow stage slows its sources."""
+        return state.sequences[0].remaining < self._config.max_num_batched_tokens
+
+    def _take_or_fail(self, state: RequestState) -> None:
+        try:
+            self._take_inputs(state)
+        except Exception as error:  # noqa: BLE001 - whatever a bridge made of the input is its request's failure
+            self._fail(state, error)
+
+    def _take_inputs(self, state: RequestState) -> None:
+        inbox = state.inbox
+        assert inbox is not None
+        report = self._report(state.request_id)
+        report.consumed = tuple({**dict(report.consumed), **dict(inbox.advance())}.items())
+        while inbox.unused and self._has_appetite(state):
+            self._append_input(state, inbox.take())
+        if inbox.exhausted and state.sequences[0].is_open:
+            self._close_prompt(state)
+
+    def _append_input(self, state: RequestState, unit: StageInput) -> None:
+        tokens = self._tokens_of(state, unit)
+        for sequence in state.sequences:
+            self._scheduler.append(sequence.key, tokens)
+        self._scheduler.max_len_of(len(state.sequences[0].tokens), None)
+
+    def _tokens_of(self, state: RequestState, unit: StageInput) -> list[int]:
+        bridge = f"the bridge of stage {self._config.model_stage}"
+        match unit.data:
+            case {"embeds": embeds} if state.has_embeds or not state.sequences[0].tokens:
+                return [_FILLER] * self._hold_embeds(state, embeds)
+            case {"token_ids": [*found]} if not state.has_embeds:
+                tokens = [int(token) for token in found]
+                if not all(0 <= token < self._vocab_size for token in tokens):
+                    raise StageFailedError(f"{bridge} made tokens out of [0, {self._vocab_size - 1}]")
+                return tokens
+            case {"embeds": _} | {"token_ids": _}:
+                raise StageFailedError(f"{bridge} mixes tokens and embeddings")
+        found_keys = ", ".join(sorted(map(str, unit.data))) or "nothing"
+        raise StageFailedError(f"{bridge} made {found_keys}; accepted: token_ids (a list) or embeds")
+
+    def _close_prompt(self, state: RequestState) -> None:
+        leader = state.sequences[0]
+        if not leader.tokens:
+            raise StageFailedError(f"stage {self._config.model_stage} was given no input")
+        max_len = self._scheduler.max_len_of(leader.prompt_len, state.params.max_tokens)
+        for sequence in state.sequences:
+            self._scheduler.close_prompt(sequence.key, max_len)
+        self._open_choices(state)
+
+    # ---- running and committing ------------------------------------------------------------------------------------
+
+    def _note_begin(self, plan: StepPlan) -> None:
+        now = time.perf_counter()
+        for row in plan.rows:
+            state = self._requests[row.key.request_id]
+            state.begun_s = now if state.begun_s is None else state.begun_s
+
+    def _run(self, plan: StepPlan) -> list[tuple[PlanRow, RowResult | Exception]]:
+        if not plan.rows:
+            return []
+        try:
+            return list(zip(plan.rows, self._launch(plan), strict=True))
+        except Exception:
+            log.exception("stage %s: a step of %d rows failed", self._config.model_stage, len(plan.rows))
+        self._num_reruns += 1
+        return [(single.rows[0], self._run_alone(single)) for single in plan.alone()]
+
+    def _run_alone(self, plan: StepPlan) -> RowResult | Exception:
+        try:
+            return self._launch(plan)[0]
+        except Exception as error:  # noqa: BLE001 - whatever fails alone is its request's failure
+            return error
+
+    def _launch(self, plan: StepPlan) -> list[RowResult]:
+        samples = [self._requests[row.key.request_id].sample_row(row.key.choice) for row in plan.rows if row.samples]
+        self._runner.launch(plan, samples)
+        return self._runner.collect()
+
+    def _commit(self, row: PlanRow, result: RowResult | Exception) -> None:
+        state = self._requests.get(row.key.request_id)
+        if state is None:
+            return  # another choice of the request failed in this step
+        if isinstance(result, Exception):
+            self._fail(state, result)
+            return
+        state.forward_s += self._runner.forward_s
+        self._scheduler.commit(row)
+        self._keep_hidden(row, result)
+        if result.sampled is None:
+            return
+        if result.sampled.token is None:
+            self._fail(state, StageFailedError("the model's logits are not finite"))
+            return
+        token = SampledToken(result.sampled.token, result.sampled.logprob, tuple(result.sampled.top))
+        choice = state.choices[row.key.choice]
+        self._report(state.request_id).choices.append(choice.push(token))
+        self._scheduler.append(row.key, [token.token])
+        if choice.finish_reason is not None:
+            self._leave(row.key)
+
+    def _keep_hidden(self, row: PlanRow, result: RowResult) -> None:
+        if not result.hidden or row.capture_from is None:
+            return
+        report = self._report(row.key.request_id)
+        report.positions = [row.capture_from, row.end]
+        report.tensors.update({f"hidden_{layer}": TorchSource(rows) for layer, rows in result.hidden.items()})
+
+    def _outputs(self) -> Iterator[StageOutput]:
+        reports, self._reports = self._reports, {}
+        for request_id, report in reports.items():
+            state = self._requests.get(request_id)
+            ended = state if state is not None and state.is_done else None
+            if ended is not None:
+                del self._requests[request_id]
+            output = report.output(request_id, ended)
+            if output is not None:
+                yield output
+
+    def _leave(self, key: SequenceKey) -> None:
+        self._scheduler.remove(key)
+        self._runner.forget(key)
+
+    def _fail(self, state: RequestState, error: Exception) -> None:
+        report = self._report(state.request_id)
+        consumed = report.consumed
+        self.cancel(state.request_id)
+        self._reports[state.request_id] = StepReport(consumed, error=self._error(error))
+
+    def _report(self, request_id: str) -> StepReport:
+        return self._reports.setdefault(request_id, StepReport())
+
+    def _error(self, error: Exception) -> ErrorInfo:
+        return ErrorInfo.of(error, stage=self._config.model_stage)

@@ -1,0 +1,51 @@
+"""What the scheduler tells the runner: values without tensors, which could travel to other ranks as they are.
+
+Positions count a sequence's tokens from 0, prompt first. A sequence is one choice of one request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class SequenceKey(NamedTuple):
+    """Choice 0 .. n-1 of a request."""
+
+    request_id: str
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """What one sequence computes in one step: `tokens` at the positions from `start` on.
+
+    `slot` is its row of the block table; `blocks` are written there from column `first_block` on (a sequence that was given
+    a new slot lists all of its blocks). `samples`: the last token's logits are wanted. `capture_from`: hidden states of
+    positions from here on are wanted, None: of none.
+    """
+
+    key: SequenceKey
+    slot: int
+    start: int
+    tokens: tuple[int, ...]
+    first_block: int
+    blocks: tuple[int, ...]
+    samples: bool
+    capture_from: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: its rows, decodes first. `preempted` lost their blocks and slot; they will be computed again."""
+
+    rows: tuple[PlanRow, ...] = ()
+    preempted: tuple[SequenceKey, ...] = ()
+
+    def alone(self) -> list[StepPlan]:
+        """The same work, one row at a time."""
+        return [StepPlan((row,)) for row in self.rows]

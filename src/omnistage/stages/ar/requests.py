@@ -1,0 +1,114 @@
+"""What the engine keeps of one request: its choices, its sequences, its inputs, and what a step has to report of it.
+
+Knows no tensors beyond carrying them, and no scheduling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.params import SamplingParams
+from omnistage.core.payload import MultimodalPayload, TensorSource
+from omnistage.core.request import StageTimes, Usage
+from omnistage.modeling.sampling import SampleRow, has_penalties
+from omnistage.stages.ar.choice import ChoiceState
+from omnistage.stages.ar.sequence import SequenceState
+from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.inbox import InboxState
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """`choices` and `sequences` have one entry per choice. `inbox` is there in stages that are fed. Times in seconds."""
+
+    request: StageRequest
+    params: SamplingParams
+    sequences: list[SequenceState]
+    choices: list[ChoiceState] = field(default_factory=list)
+    inbox: InboxState | None = None
+    has_embeds: bool = False
+    added_s: float = field(default_factory=time.perf_counter)
+    begun_s: float | None = None
+    forward_s: float = 0.0
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
+
+    @property
+    def seed(self) -> int:
+        """Admission gives every request a seed; without one it follows from the request's name, so a replay draws the same."""
+        if self.params.seed is not None:
+            return self.params.seed
+        return int.from_bytes(hashlib.blake2b(self.request_id.encode(), digest_size=8).digest(), "little")
+
+    def sample_row(self, index: int) -> SampleRow:
+        """How the next token of choice `index` is sampled."""
+        sequence = self.sequences[index]
+        prompt: Sequence[int] = ()
+        output: Sequence[int] = ()
+        if has_penalties(self.params):
+            prompt = () if self.has_embeds else sequence.tokens[: sequence.prompt_len]
+            output = sequence.tokens[sequence.prompt_len :]
+        return SampleRow(
+            params=self.params,
+            seed=self.seed,
+            position=sequence.output_len,
+            stream=(index, 0),
+            prompt=prompt,
+            output=output,
+            forbidden=self.choices[index].forbidden,
+        )
+
+    def usage(self) -> Usage:
+        leader = self.sequences[0]
+        return Usage(
+            prompt_tokens=leader.prompt_len,
+            cached_tokens=leader.cached_tokens or 0,
+            completion_tokens=sum(choice.num_tokens for choice in self.choices),
+        )
+
+    def times(self) -> StageTimes:
+        now = time.perf_counter()
+        begun = self.begun_s if self.begun_s is not None else now
+        return StageTimes(queued_s=begun - self.added_s, running_s=now - begun, forward_s=self.forward_s)
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one step did for one request."""
+
+    consumed: tuple[tuple[int, int], ...] = ()
+    choices: list[dict[str, Any]] = field(default_factory=list)
+    tensors: dict[str, TensorSource] = field(default_factory=dict)
+    positions: list[int] = field(default_factory=list)
+    error: ErrorInfo | None = None
+
+    def output(self, request_id: str, ended: RequestState | None) -> StageOutput | None:
+        """None if there is nothing to say. `ended`: the request, if this step ended it."""
+        if self.error is not None:
+            return StageOutput(request_id, consumed=self.consumed, error=self.error)
+        capture = self._capture()
+        if ended is not None:
+            reason = ended.choices[0].finish_reason
+            return StageOutput(request_id, capture, self.consumed, reason, ended.usage(), ended.times())
+        if capture is None and not self.consumed:
+            return None
+        return StageOutput(request_id, capture, self.consumed)
+
+    def _capture(self) -> MultimodalPayload | None:
+        if not self.choices and not self.tensors:
+            return None
+        metadata: dict[str, Any] = {"choices": self.choices} if self.choices else {}
+        if self.tensors:
+            metadata["positions"] = self.positions
+        return MultimodalPayload(self.tensors, metadata)

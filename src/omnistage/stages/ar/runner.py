@@ -1,0 +1,160 @@
+"""Runs plans on a model: block table, paged cache, forward pass, sampling. No policy: it computes what it is told.
+
+    launch(plan, samples)   ->   collect() -> one RowResult per row of the plan
+
+Running a plan again writes the same keys and values to the same places. Rows are flattened: [T] over all sequences of a
+step. Input embeddings of a sequence are held here under its key until `forget`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from omnistage.core.errors import UnsupportedByModelError
+from omnistage.modeling.attention import CacheShape, PagedAttend, PagedCache, StepMeta
+from omnistage.modeling.protocols import ARModel, ARStep
+from omnistage.modeling.sampling import Sampled, SampleRow, sample
+from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What came of one row: what each of its SampleRows drew, and `hidden` states [rows, hidden] by layer."""
+
+    sampled: Sampled | None = None
+    hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    plan: StepPlan
+    step: ARStep
+    samples: Sequence[SampleRow]
+    q_start: tuple[int, ...]
+
+
+class ARRunner:
+    """See the module. `max_num_seqs` slots of at most `max_model_len` tokens; `num_blocks` counts the null block."""
+
+    def __init__(
+        self,
+        model: ARModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        capture_layers: Sequence[int] = (),
+    ) -> None:
+        self._model = model
+        self._cache = PagedCache(cache_shape(model, block_size), num_blocks)
+        self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+        self._block_size = block_size
+        self._capture_layers = tuple(capture_layers)
+        self._embeds: dict[SequenceKey, list[torch.Tensor]] = {}
+        self._launched: _Launched | None = None
+        self.forward_s = 0.0
+
+    def hold_embeds(self, key: SequenceKey, rows: torch.Tensor) -> None:
+        """Input embeddings [n, hidden] of the sequence's next n positions, from 0 on."""
+        self._embeds.setdefault(key, []).append(rows.to(self._model.device, self._model.dtype))
+
+    def forget(self, key: SequenceKey) -> None:
+        self._embeds.pop(key, None)
+
+    def warm_up(self) -> None:
+        """One pass over the null block. Raises UnsupportedByModelError for a model that does not attend once per layer."""
+        attend = self._forward(StepPlan((PlanRow(SequenceKey("", 0), 0, 0, (0, 0), 0, (), samples=True),)))[1]
+        if attend.calls != [1] * self._model.num_layers:
+            raise UnsupportedByModelError(
+                f"the model attends {sum(attend.calls)} times in {self._model.num_layers} layers; accepted: once per layer"
+            )
+
+    def launch(self, plan: StepPlan, samples: Sequence[SampleRow]) -> None:
+        """Starts a step; `samples` belong to the rows that sample, in order."""
+        assert self._launched is None
+        begun = time.perf_counter()
+        step, _, q_start = self._forward(plan)
+        self.forward_s = time.perf_counter() - begun
+        self._launched = _Launched(plan, step, samples, q_start)
+
+    @torch.inference_mode()
+    def collect(self) -> list[RowResult]:
+        """The results of what was launched, in the order of its rows."""
+        launched, self._launched = self._launched, None
+        assert launched is not None
+        sampled = iter(sample(launched.step.logits, launched.samples) if launched.samples else [])
+        return [
+            RowResult(next(sampled) if row.samples else None, self._captured(launched, index, row))
+            for index, row in enumerate(launched.plan.rows)
+        ]
+
+    @torch.inference_mode()
+    def _forward(self, plan: StepPlan) -> tuple[ARStep, PagedAttend, tuple[int, ...]]:
+        for row in plan.rows:
+            self._table[row.slot, row.first_block : row.first_block + len(row.blocks)] = row.blocks
+        device = self._model.device
+        meta, positions = StepMeta.of(
+            self._table,
+            np.array([row.slot for row in plan.rows], np.int64),
+            np.array([row.start for row in plan.rows], np.int64),
+            np.array([len(row.tokens) for row in plan.rows], np.int64),
+            self._block_size,
+            device,
+        )
+        attend = PagedAttend(self._cache, meta)
+        token_ids = torch.tensor([token for row in plan.rows for token in row.tokens], dtype=torch.long, device=device)
+        embeds = self._input_rows(plan, token_ids)
+        last = [end - 1 for row, end in zip(plan.rows, meta.q_start[1:], strict=True) if row.samples]
+        step = self._model.forward(
+            token_ids=token_ids if embeds is None else None,
+            embeds=embeds,
+            positions=positions,
+            attend=attend,
+            logit_rows=torch.tensor(last, dtype=torch.long, device=device),
+            capture_layers=self._capture_layers if any(row.capture_from is not None for row in plan.rows) else (),
+        )
+        return step, attend, meta.q_start
+
+    def _input_rows(self, plan: StepPlan, token_ids: torch.Tensor) -> torch.Tensor | None:
+        """Input embeddings [T, hidden] where a sequence of the step has its own, else None."""
+        if not any(row.key in self._embeds for row in plan.rows):
+            return None
+        rows = self._model.embed(token_ids)
+        at = 0
+        for row in plan.rows:
+            own = self._held_rows(row)
+            rows[at : at + len(own)] = own
+            at += len(row.tokens)
+        return rows
+
+    def _held_rows(self, row: PlanRow) -> torch.Tensor:
+        """The embeddings of a row's positions, as far as they were given: [at most len(row.tokens), hidden]."""
+        held = self._embeds.get(row.key, [])
+        if row.start >= sum(map(len, held)):
+            return torch.empty(0, self._model.hidden_size, dtype=self._model.dtype, device=self._model.device)
+        return torch.cat(held)[row.start : row.end]
+
+    def _captured(self, launched: _Launched, index: int, row: PlanRow) -> dict[int, torch.Tensor]:
+        """Fresh tensors: the step's own are views of larger ones."""
+        if row.capture_from is None:
+            return {}
+        start = launched.q_start[index] + row.capture_from - row.start
+        end = launched.q_start[index + 1]
+        return {layer: rows[start:end].clone() for layer, rows in launched.step.hidden.items()}
+
+
+def cache_shape(model: ARModel, block_size: int) -> CacheShape:
+    return CacheShape(
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        block_size=block_size,
+        dtype=model.dtype,
+        device=model.device,
+    )

@@ -1,0 +1,66 @@
+"""One choice of one request as the scheduler sees it: its tokens, how far they are computed, the blocks it holds.
+
+Knows no tensors, no text and no sampling parameters. `tokens` are the prompt, then what was sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omnistage.stages.ar.plan import SequenceKey
+
+NO_SLOT = -1
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """`order` is the request's place in the one total order, then the choice. `max_len` bounds prompt and output.
+
+    `content_key` None: its blocks are never shared (its tokens do not tell what was computed from). `capture`: hidden
+    states are handed on, so none may be skipped; `captured_upto` is the first position not handed on yet. `is_open`:
+    more of the prompt may come, nothing is sampled yet. `leader`: the choice whose prompt blocks this one takes over
+    once they are computed.
+    """
+
+    key: SequenceKey
+    order: tuple[int, int, int]
+    tokens: list[int]
+    max_len: int
+    content_key: str | None = ""
+    capture: bool = False
+    is_open: bool = False
+    leader: SequenceState | None = None
+    prompt_len: int = 0
+    ready: bool = True
+    computed: int = 0
+    captured_upto: int = 0
+    cached_tokens: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    slot: int = NO_SLOT
+    removed: bool = False
+    announced_blocks: int = 0
+    published_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that can be computed. Of an open prompt the last one is kept back: it has to be the end of a step, so
+        that something can be sampled, if no more come."""
+        return max(0, len(self.tokens) - self.computed - self.is_open)
+
+    @property
+    def output_len(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def prompt_is_computed(self) -> bool:
+        return not self.is_open and self.computed >= self.prompt_len
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """A choice lets its leader compute the prompt first, unless it has started before (it was preempted since)."""
+        leader = self.leader
+        return leader is not None and self.output_len == 0 and not (leader.prompt_is_computed or leader.removed)
