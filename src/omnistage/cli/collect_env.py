@@ -1,0 +1,49 @@
+"""`omnistage collect-env`: what a report of a problem should say about the machine. Imports nothing heavy to find out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+
+from omnistage.config.env import cache_dir
+
+PACKAGES = (
+    "omnistage", "torch", "transformers", "tokenizers", "safetensors", "onnxruntime", "numpy", "msgspec", "pyzmq",
+    "fastapi", "starlette", "uvicorn", "pydantic", "soundfile", "gruut", "typer",
+)  # fmt: skip
+
+
+def run() -> None:
+    """Print versions and facts of this machine."""
+    for name, value in facts():
+        typer.echo(f"{name}: {value}")
+
+
+def facts() -> Iterator[tuple[str, str]]:
+    yield "python", f"{platform.python_version()} ({sys.executable})"
+    yield "platform", platform.platform()
+    yield "cpu", f"{platform.machine()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "memory", _memory()
+    yield "cache", str(cache_dir())
+    for package in PACKAGES:
+        yield package, _version(package)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _memory() -> str:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    sizes = dict(line.split(":", 1) for line in lines)
+    total, free = (int(sizes[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
+    return f"{total:.1f} GiB, {free:.1f} GiB available"

@@ -1,0 +1,122 @@
+"""`omnistage generate MODEL --prompt ...`: one prompt, answered in this terminal and, where it is spoken, into a file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from omnistage.cli.overrides import parse_overrides
+from omnistage.config.env import log_level
+from omnistage.core.errors import InvalidRequestError, StageUnavailableError
+from omnistage.core.output import OmniRequestOutput
+from omnistage.engine.admission import Ask, admit
+from omnistage.engine.async_omni_engine import AsyncOmniEngine
+from omnistage.engine.compose import composed
+from omnistage.engine.outputs import whole
+from omnistage.obs.log import configure_logging
+from omnistage.serve.media import DEFAULT_RATE, encoded
+
+_FORMATS = {".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus", ".pcm": "pcm16"}
+_LOOK_S = 0.1
+_START_TIMEOUT_S = 600.0
+
+
+def run(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A built-in name or a model's folder.")],
+    prompt: Annotated[str, typer.Option(help="What to say to the model.")],
+    out: Annotated[Path | None, typer.Option(help="File for the speech: .wav, .flac, .mp3, .opus, .pcm.")] = None,
+    modalities: Annotated[str | None, typer.Option(help="What to make, such as text,audio.")] = None,
+    voice: Annotated[str | None, typer.Option(help="Who speaks.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token every time.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    deploy_config: Annotated[str | None, typer.Option(help="YAML deploy file.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Name of the pipeline, in place of detection.")] = None,
+) -> None:
+    """Answer one prompt, without a server. Configuration keys are flags too: --stage-0-threads 2."""
+    configure_logging("warning" if log_level() == "info" else log_level())
+    overrides = parse_overrides(context.args)
+    if pipeline is not None:
+        overrides["pipeline"] = pipeline
+    given = {"voice": voice, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    fields = {name: value for name, value in given.items() if value is not None}
+    wants = asked_modalities(modalities, out)
+    # The template of a chat model makes a question of it.
+    ask = Ask({"messages": [{"role": "user", "content": prompt}], "modalities": wants}, fields=fields, stream=True)
+    file_format = None if out is None else format_of(out)
+    served, runtime = composed(model, deploy_config=deploy_config, overrides=overrides)
+    wanted = admit(served, ask).wants  # what is wrong is told before anything is loaded
+    if "audio" in wanted and out is None:
+        raise InvalidRequestError.of("out", None, "a file for the audio, such as answer.wav")
+    answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime), ask))
+    if out is not None and file_format is not None:
+        save_audio(answer, out, file_format)
+
+
+def asked_modalities(modalities: str | None, out: Path | None) -> list[str] | None:
+    """What was named, else speech too where there is a file for it. None asks for all that the model makes."""
+    if modalities is not None:
+        return [name.strip() for name in modalities.split(",") if name.strip()]
+    return ["text"] if out is None else None
+
+
+def format_of(out: Path) -> str:
+    """The audio format that a file's name asks for. Raises InvalidRequestError for another name or a missing folder."""
+    if out.suffix.lower() not in _FORMATS:
+        raise InvalidRequestError.of("out", str(out), f"a file name that ends in {', '.join(_FORMATS)}")
+    if not out.parent.is_dir():
+        raise InvalidRequestError.of("out", str(out), "a file in a folder that exists")
+    return _FORMATS[out.suffix.lower()]
+
+
+def save_audio(answer: OmniRequestOutput, out: Path, form: str) -> None:
+    payload = answer.multimodal_output
+    if "audio" not in payload.tensors:
+        raise InvalidRequestError.of("out", str(out), "no file, as the answer has no sound")
+    out.write_bytes(encoded(payload.numpy("audio"), payload.metadata.get("sample_rate", DEFAULT_RATE), form))
+    typer.echo(f"wrote {out}", err=True)
+
+
+async def _answer(engine: AsyncOmniEngine, ask: Ask) -> OmniRequestOutput:
+    """The whole answer; its text is written to stdout as it comes."""
+    engine.start()
+    try:
+        await _loaded(engine)
+        parts: list[OmniRequestOutput] = []
+        async for part in engine.generate(ask):
+            parts.append(part)
+            sys.stdout.write(part.text)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+        return whole(parts)
+    finally:
+        await engine.close()
+
+
+async def _loaded(engine: AsyncOmniEngine) -> None:
+    """Waits for the stages and shows how far they are."""
+    bar = tqdm(total=100, desc="loading", bar_format="{desc}: {percentage:3.0f}% {bar}", leave=False)
+    with bar, suppress(TimeoutError):
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            while engine.status().state == "starting":
+                _show(bar, engine)
+                await asyncio.sleep(_LOOK_S)
+    if engine.status().state != "ready":
+        try:
+            engine.check_health()
+        except StageUnavailableError as error:
+            raise StageUnavailableError(f"the stages did not start: {error.message}") from None
+
+
+def _show(bar: Any, engine: AsyncOmniEngine) -> None:
+    replicas = engine.status().replicas
+    done = sum(1.0 if replica.state == "ready" else replica.progress for replica in replicas)
+    bar.n = int(100 * done / max(1, len(replicas)))
+    bar.refresh()

@@ -1,0 +1,38 @@
+"""`omnistage models`: which models there are, what each reads and makes, and whether its weights are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from omnistage.config.detect import locate, read_pipeline
+from omnistage.config.pipeline import PipelineConfig
+from omnistage.core.errors import OmniError
+from omnistage.models.registry import REGISTRY
+
+
+def run() -> None:
+    """List the models that can be served."""
+    table = [("NAME", "STAGES", "MAKES", "VOICES", "WEIGHTS"), *rows()]
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for row in table:
+        typer.echo("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[4]]))
+
+
+def rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """One row per model of the registry."""
+    for name in REGISTRY:
+        pipeline = read_pipeline(REGISTRY, name, "registry")
+        stages = " -> ".join(f"{stage.model_stage} ({stage.execution_type.value})" for stage in pipeline.stages)
+        makes = ", ".join(str(stage.final_output_type) for stage in pipeline.stages if stage.final_output)
+        yield name, stages, makes, ", ".join(pipeline.voices) or "-", _weights(pipeline, name)
+
+
+def _weights(pipeline: PipelineConfig, name: str) -> str:
+    if pipeline.locate is None:
+        return "a folder of yours"
+    try:
+        return str(locate(pipeline, name, builtin=True))
+    except OmniError:
+        return f"not here yet: omnistage fetch {name}" if pipeline.fetch else "not here"

@@ -1,0 +1,45 @@
+"""`omnistage serve MODEL`: reads the flags and hands over to the server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from omnistage.cli.overrides import parse_overrides
+from omnistage.config.env import log_level
+from omnistage.obs.log import configure_logging
+from omnistage.serve.boot import serve
+from omnistage.serve.options import DEFAULT_PORT, ServeOptions
+
+
+def run(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A built-in name or a model's folder.")],
+    deploy_config: Annotated[str | None, typer.Option(help="YAML deploy file.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
+    api_key: Annotated[str | None, typer.Option(help="Key that every route but /health asks for.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Name of the pipeline, in place of detection.")] = None,
+    async_chunk: Annotated[
+        bool | None, typer.Option(help="Stages hand on while they work, or only at the end.")
+    ] = None,
+    omni: Annotated[bool, typer.Option("--omni", help="Accepted and without effect: this is what is served.")] = False,
+) -> None:
+    """Serve a model over HTTP. Configuration keys are flags too: --stage-0-max-num-seqs 4."""
+    configure_logging(log_level())
+    options = ServeOptions(
+        model=model,
+        host=host,
+        port=port,
+        deploy_config=deploy_config,
+        overrides=overrides_of(context.args, pipeline, async_chunk),
+        api_key=api_key,
+    )
+    raise typer.Exit(serve(options))
+
+
+def overrides_of(words: list[str], pipeline: str | None, async_chunk: bool | None) -> dict[str, Any]:
+    """The configuration keys among the flags. Raises ConfigError for a flag that is none."""
+    named = {"pipeline": pipeline, "async_chunk": async_chunk}
+    return {**parse_overrides(words), **{name: value for name, value in named.items() if value is not None}}

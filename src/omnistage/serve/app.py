@@ -1,0 +1,21 @@
+"""The web application around an engine: routes, errors, what stands before them. Starts and ends nothing."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from omnistage import __version__
+from omnistage.serve.errors import install_handlers
+from omnistage.serve.guard import Guard
+from omnistage.serve.routes import chat, models, status
+from omnistage.serve.serving import Serving
+
+
+def create_app(serving: Serving) -> ASGIApp:
+    """Everything that is served, behind the API key."""
+    app = FastAPI(title="omnistage", version=__version__)
+    install_handlers(app)
+    for routes in (chat, models, status):
+        app.include_router(routes.router(serving))
+    return Guard(app, api_key=serving.api_key, metrics=serving.metrics)

@@ -1,0 +1,164 @@
+"""A server's life: the port is taken first and answers from its first moment; then the rest is loaded; a signal ends it.
+
+The first signal lets open requests end, for at most the drain time; a second one ends everything at once (workers end with
+this process). This module imports neither the web framework nor the engine: they load while the port answers 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import uvicorn
+
+from omnistage.core.errors import ConfigError, OmniError
+from omnistage.serve.options import ServeOptions
+
+_TICK_S = 1.0
+_BACKLOG = 2048
+_FORCED_EXIT = 1
+_LOADER = "omnistage.serve.load"
+
+
+class FrontState:
+    """The app that the port answers with: a 503 of its own until `app` is there."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.app is not None:
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(starting(scope["path"])).encode()})
+
+
+def starting(path: str) -> dict[str, Any]:
+    """What a server says that has not read its configuration yet: /health in its own form, the rest as an error object."""
+    if path == "/health":
+        return {"status": "starting", "stages": {}}
+    message = "the server is starting"
+    return {"error": {"message": message, "type": "server_error", "param": None, "code": "stage_unavailable"}}
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, told to stop by an event instead of its own signal handlers and its ten looks a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    async def main_loop(self) -> None:
+        while not self._stopping.is_set():
+            await self.on_tick(0)  # renews the Date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _TICK_S)
+
+    async def stopping(self) -> None:
+        """Returns once `stop` has been called."""
+        await self._stopping.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ConfigError if the address is taken or is none of this machine's."""
+    if not 0 <= port <= 65535:
+        raise ConfigError.of("port", port, "an integer in [0, 65535]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError.of("port", port, f"a free port; another program listens on {host}:{port}") from None
+        raise ConfigError.of("host", host, f"an address of this machine that may be used ({error.strerror})") from None
+    return listener
+
+
+def serve(options: ServeOptions) -> int:
+    """Serves until a signal comes; the exit code. Raises ConfigError and what else keeps a server from starting."""
+    return asyncio.run(_serve(bound_socket(options.host, options.port), options))
+
+
+async def _serve(listener: socket.socket, options: ServeOptions) -> int:
+    front = FrontState()
+    config = uvicorn.Config(
+        front,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    server = Server(config)
+    _on_signals(server.stop)
+    serving = asyncio.create_task(server.serve([listener]))
+    await server.listening.wait()
+    _say(f"listening on http://{options.host}:{listener.getsockname()[1]} (model {options.model})")
+    try:
+        loaded = await asyncio.to_thread(lambda: importlib.import_module(_LOADER).load(options))
+    except OmniError:
+        server.stop()
+        await serving
+        raise
+    began_s = time.monotonic()
+    front.app = loaded.app
+    config.timeout_graceful_shutdown = int(loaded.drain_timeout_s)
+    try:
+        await server.stopping()
+        began_s = time.monotonic()
+        await serving
+    finally:
+        left_s = loaded.drain_timeout_s - (time.monotonic() - began_s)
+        await loaded.engine.close(max(0.0, left_s))
+    return 0
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    """The first signal stops in order, the second at once."""
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def handle(number: int) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(_FORCED_EXIT)
+        _say("ending; open requests may finish, a second signal ends at once")
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle, number)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"omnistage: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,42 @@
+"""The heavy half of a server's start: configuration, the runtime, the web framework. Runs while the port already answers.
+
+Workers are started before the web framework is imported, so that they load meanwhile. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
+
+from omnistage.engine.async_omni_engine import AsyncOmniEngine
+from omnistage.engine.compose import require_processes, resolved, runtime_of, served_model
+from omnistage.obs.metrics import ServerMetrics
+from omnistage.serve.app import create_app
+from omnistage.serve.options import ServeOptions
+from omnistage.serve.serving import Serving, figures_of
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a server serves. `drain_timeout_s`: how long open requests may take once the server is told to end."""
+
+    app: ASGIApp
+    engine: AsyncOmniEngine
+    drain_timeout_s: float
+
+
+def load(options: ServeOptions) -> Loaded:
+    """Starts the stages and makes the app; does not wait for them. Raises what configuration raises."""
+    resolution = resolved(options.model, deploy_config=options.deploy_config, overrides=options.overrides)
+    require_processes(resolution)
+    metrics = ServerMetrics()
+    engine = AsyncOmniEngine(
+        served_model(resolution),
+        runtime_of(resolution),
+        observer=lambda record: metrics.ended(figures_of(record)),
+    )
+    engine.start()
+    app = create_app(Serving(engine, int(time.time()), metrics, options.api_key))
+    return Loaded(app, engine, resolution.deploy.drain_timeout_s)

@@ -1,0 +1,1 @@
+"""What clients send: one module per endpoint, strict."""

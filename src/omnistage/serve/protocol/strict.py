@@ -1,0 +1,69 @@
+"""From a request's bytes to a checked model: JSON, unknown fields, types. Every mistake is an InvalidRequestError.
+
+Ranges are not checked here: they belong to `core.params` and admission, so that Python and HTTP say the same. Fields that
+those check are declared `Given`: anything, with a schema for the documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
+
+from omnistage.core.errors import InvalidRequestError, did_you_mean
+
+Given = Annotated[Any, WithJsonSchema({})]
+"""A field that is checked further down."""
+
+
+class Strict(BaseModel):
+    """No coercion, no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+M = TypeVar("M", bound=Strict)
+
+
+def parse(kind: type[M], body: bytes) -> M:
+    """`body` as a `kind`. Names the first field that is wrong."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _refusal(kind, error) from None
+
+
+def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidRequestError:
+    # An unknown field is told before a missing one: it is most likely the same field, misspelt.
+    first = min(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+    path = [
+        part
+        for part in first["loc"]
+        if isinstance(part, int) or part.isidentifier() or first["type"] == "extra_forbidden"
+    ]
+    field = ".".join(str(part) for part in path)
+    match first["type"]:
+        case "extra_forbidden":
+            known = _fields_at(kind, path[:-1])
+            return InvalidRequestError(f"{field}: unknown field{did_you_mean(str(path[-1]), known)}", field=field)
+        case "missing":
+            return InvalidRequestError(f"{field}: is missing", field=field)
+        case _:
+            return InvalidRequestError.of(field, first["input"], first["msg"].removeprefix("Input should be "))
+
+
+def _fields_at(kind: type[BaseModel], path: list[int | str]) -> list[str]:
+    """The names that the model at `path` below `kind` has."""
+    for part in path:
+        inner = kind.model_fields[str(part)].annotation
+        candidates = [inner, *typing.get_args(inner)]
+        kind = next(option for option in candidates if isinstance(option, type) and issubclass(option, BaseModel))
+    return list(kind.model_fields)

@@ -1,0 +1,1 @@
+"""From outputs to what clients read: pure functions, one module per endpoint."""

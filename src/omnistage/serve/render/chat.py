@@ -1,0 +1,173 @@
+"""Outputs of the engine in the shape of OpenAI's chat completions, whole and streamed. Pure: time and bytes come in.
+
+Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for.
+A stream's chunks per choice: role first; content and audio as they come; the audio object's expiry; the finish reason.
+Then, if asked for, one chunk with the usage. Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnistage.core.output import CompletionOutput, OmniRequestOutput
+from omnistage.core.request import Usage
+
+AUDIO_LIFETIME_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFrame:
+    """What all chunks of one reply share. `content`: text was asked for; `audio_id`: None where audio was not."""
+
+    reply_id: str
+    created: int
+    model: str
+    content: bool = True
+    audio_id: str | None = None
+    include_usage: bool = False
+
+    @property
+    def expires_at(self) -> int:
+        return self.created + AUDIO_LIFETIME_S
+
+
+@dataclass(slots=True)
+class ChatStreamState:
+    """Which choices have begun, and how those that have ended did."""
+
+    frame: ChatFrame
+    finish_reasons: dict[int, str | None] = field(default_factory=dict)
+
+    def text(self, completion: CompletionOutput) -> list[dict[str, Any]]:
+        """The chunks for new text of one choice."""
+        chunks = self._begin(completion.index)
+        if completion.finish_reason is not None:
+            self.finish_reasons[completion.index] = completion.finish_reason
+        delta: dict[str, Any] = {}
+        if self.frame.content and completion.text:
+            delta["content"] = completion.text
+        if self.frame.audio_id is not None and completion.text:
+            delta["audio"] = {"id": self.frame.audio_id, "transcript": completion.text}
+        logprobs = logprobs_object(completion)
+        if delta or logprobs is not None:
+            chunks.append(self._chunk(completion.index, delta, logprobs=logprobs))
+        return chunks
+
+    def audio(self, data: bytes) -> list[dict[str, Any]]:
+        """The chunks for new sound, already in the reply's format."""
+        encoded = base64.b64encode(data).decode("ascii")
+        return [*self._begin(0), self._chunk(0, {"audio": {"id": self.frame.audio_id, "data": encoded}})]
+
+    def end(self, finish_reason: str | None, usage: Usage) -> list[dict[str, Any]]:
+        """The chunks after the last piece of text and sound."""
+        chunks = [] if self.finish_reasons else self._begin(0)
+        if self.frame.audio_id is not None:
+            chunks.append(self._chunk(0, {"audio": {"expires_at": self.frame.expires_at}}))
+        for index in sorted(self.finish_reasons):
+            reason = openai_reason(self.finish_reasons[index] or finish_reason)
+            chunks.append(self._chunk(index, {}, finish_reason=reason))
+        if self.frame.include_usage:
+            chunks.append({**self._head(), "choices": [], "usage": usage_object(usage)})
+        return chunks
+
+    def _begin(self, index: int) -> list[dict[str, Any]]:
+        if index in self.finish_reasons:
+            return []
+        self.finish_reasons[index] = None
+        return [self._chunk(index, {"role": "assistant", "content": "" if self.frame.content else None})]
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        *,
+        finish_reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        chunk = {**self._head(), "choices": [choice]}
+        return {**chunk, "usage": None} if self.frame.include_usage else chunk
+
+    def _head(self) -> dict[str, Any]:
+        frame = self.frame
+        return {
+            "id": frame.reply_id,
+            "object": "chat.completion.chunk",
+            "created": frame.created,
+            "model": frame.model,
+            "system_fingerprint": None,
+        }
+
+
+def completion_object(
+    frame: ChatFrame, output: OmniRequestOutput, audio_data: bytes | None, usage: Usage
+) -> dict[str, Any]:
+    """The whole reply. `audio_data` is the sound in the reply's format, None where none was asked for."""
+    completions = output.outputs or (CompletionOutput(0),)
+    return {
+        "id": frame.reply_id,
+        "object": "chat.completion",
+        "created": frame.created,
+        "model": frame.model,
+        "system_fingerprint": None,
+        "choices": [_choice(frame, output, completion, audio_data) for completion in completions],
+        "usage": usage_object(usage),
+    }
+
+
+def _choice(
+    frame: ChatFrame, output: OmniRequestOutput, completion: CompletionOutput, audio_data: bytes | None
+) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": completion.text if frame.content else None,
+        "refusal": None,
+    }
+    if audio_data is not None:
+        message["audio"] = {
+            "id": frame.audio_id,
+            "data": base64.b64encode(audio_data).decode("ascii"),
+            "transcript": completion.text,
+            "expires_at": frame.expires_at,
+        }
+    return {
+        "index": completion.index,
+        "message": message,
+        "logprobs": logprobs_object(completion),
+        "finish_reason": openai_reason(completion.finish_reason or output.finish_reason),
+    }
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def openai_reason(reason: str | None) -> str:
+    """The stages' reasons in OpenAI's words: a cut is `length`, everything else a natural end."""
+    return "length" if reason == "length" else "stop"
+
+
+def logprobs_object(completion: CompletionOutput) -> dict[str, Any] | None:
+    """Log probabilities as OpenAI has them; None where none were asked for."""
+    if completion.logprobs is None:
+        return None
+    return {"content": [_token(entry) for entry in completion.logprobs], "refusal": None}
+
+
+def _token(entry: dict[str, Any]) -> dict[str, Any]:
+    top: Sequence[Sequence[Any]] = entry.get("top") or ()
+    said = _spelt(entry["token_id"], entry.get("token"), entry["logprob"])
+    return {**said, "top_logprobs": [_spelt(other[0], other[2] if len(other) > 2 else None, other[1]) for other in top]}
+
+
+def _spelt(token_id: int, token: str | None, logprob: float) -> dict[str, Any]:
+    text = f"token_id:{token_id}" if token is None else token
+    return {"token": text, "logprob": logprob, "bytes": None if token is None else list(token.encode())}

@@ -1,0 +1,150 @@
+"""POST /v1/chat/completions: text in; text and speech out, whole and streamed.
+
+A refusal, and a failure before the first piece, has a status of its own; a failure after it is one error event, and the
+stream ends. A client that goes ends its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from omnistage.core.errors import InvalidRequestError, OmniError
+from omnistage.core.output import OmniRequestOutput
+from omnistage.engine.admission import Ask, read_modalities
+from omnistage.engine.outputs import usage_of
+from omnistage.serve.client import EventStream, until_gone
+from omnistage.serve.errors import error_object
+from omnistage.serve.media import DEFAULT_RATE, SILENCE, audio_format, encoded, streamed
+from omnistage.serve.protocol.chat import ChatRequest, as_sent, check_combinations, sampling_fields
+from omnistage.serve.protocol.strict import parse
+from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
+from omnistage.serve.render.sse import DONE, event
+from omnistage.serve.serving import Serving
+
+_CLIENT_GONE = 499
+
+Outputs = AsyncGenerator[OmniRequestOutput, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How to answer: what is asked of the engine, the frame of the reply, and the sound's format."""
+
+    ask: Ask
+    frame: ChatFrame
+    audio_format: str
+
+
+def router(serving: Serving) -> APIRouter:
+    routes = APIRouter()
+    schema = {"requestBody": {"content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}}
+
+    @routes.post("/v1/chat/completions", openapi_extra=schema)
+    async def chat_completions(request: Request) -> Response:
+        body = parse(ChatRequest, await serving.read_body(request))
+        serving.require_model(body.model)
+        reply = reply_to(serving, body)
+        outputs = serving.engine.generate(reply.ask)
+        try:
+            first = await until_gone(request.receive, anext(outputs))
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_GONE)
+        except InvalidRequestError as error:
+            raise as_sent(body, error) from None
+        if reply.ask.stream:
+            return EventStream(events(serving, reply, first, outputs), outputs.aclose)
+        await outputs.aclose()
+        return JSONResponse(await whole_reply(serving, reply, first))
+
+    return routes
+
+
+def reply_to(serving: Serving, body: ChatRequest) -> Reply:
+    """What to ask of the engine. Where speech is wanted its text is asked for too: it is the speech's transcript."""
+    check_combinations(body)
+    model = serving.engine.model
+    asked = read_modalities(model, ["text"] if body.modalities is None else body.modalities)
+    spoken = "audio" in asked
+    wants = tuple(dict.fromkeys((*asked, "text"))) if spoken and "text" in model.modalities else asked
+    stream = bool(body.stream)
+    ask = Ask(
+        {"messages": body.messages},
+        body.sampling_params_list,
+        fields=sampling_fields(body),
+        wants=wants,
+        priority=0 if body.priority is None else body.priority,
+        stream=stream,
+    )
+    frame = ChatFrame(
+        reply_id=f"chatcmpl-{uuid4().hex}",
+        created=int(time.time()),
+        model=serving.model_name,
+        content="text" in asked,
+        audio_id=f"audio_{uuid4().hex}" if spoken else None,
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    given = None if body.audio is None else body.audio.format
+    return Reply(ask, frame, audio_format(given, streamed=stream))
+
+
+async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> dict[str, Any]:
+    data = None
+    if reply.frame.audio_id is not None:
+        data = await asyncio.to_thread(_whole_audio, output, reply.audio_format)
+    return completion_object(reply.frame, output, data, usage_of(serving.engine.model, output))
+
+
+async def events(
+    serving: Serving, reply: Reply, first: OmniRequestOutput, outputs: Outputs
+) -> AsyncGenerator[bytes, None]:
+    """All events of a stream, the last of which says that it is over, or why it broke off."""
+    state = StreamedAnswerState(serving, reply)
+    try:
+        for chunk in await state.chunks(first):
+            yield event(chunk)
+        async for output in outputs:
+            for chunk in await state.chunks(output):
+                yield event(chunk)
+        yield DONE
+    except OmniError as error:
+        yield event(error_object(error))
+
+
+class StreamedAnswerState:
+    """Turns the parts of one answer into chunks; knows whether sound has been sent already."""
+
+    def __init__(self, serving: Serving, reply: Reply) -> None:
+        self._serving = serving
+        self._form = reply.audio_format
+        self._chat = ChatStreamState(reply.frame)
+        self._silent = True
+
+    async def chunks(self, output: OmniRequestOutput) -> list[dict[str, Any]]:
+        if output.finished:
+            return self._chat.end(output.finish_reason, usage_of(self._serving.engine.model, output))
+        chunks = [chunk for completion in output.outputs for chunk in self._chat.text(completion)]
+        if "audio" in output.multimodal_output.tensors:
+            data = await asyncio.to_thread(_streamed_audio, output, self._form, self._silent)
+            self._silent = False
+            chunks += self._chat.audio(data)
+        return chunks
+
+
+def _whole_audio(output: OmniRequestOutput, form: str) -> bytes:
+    payload = output.multimodal_output
+    samples = payload.numpy("audio") if "audio" in payload.tensors else SILENCE
+    return encoded(samples, payload.metadata.get("sample_rate", DEFAULT_RATE), form)
+
+
+def _streamed_audio(output: OmniRequestOutput, form: str, first: bool) -> bytes:
+    payload = output.multimodal_output
+    return streamed(payload.numpy("audio"), payload.metadata.get("sample_rate", DEFAULT_RATE), form, first=first)

@@ -1,0 +1,62 @@
+"""What every route shares: the engine, the figures, what the server was told at its start. And how a body is read.
+
+Knows no route.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError
+from omnistage.engine.async_omni_engine import AsyncOmniEngine, RequestRecord
+from omnistage.obs.metrics import RequestFigures, ServerMetrics
+
+MAX_BODY_NBYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """`created` is the Unix time of the start; `api_key` None lets everyone in."""
+
+    engine: AsyncOmniEngine
+    created: int
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    api_key: str | None = None
+    max_body_nbytes: int = MAX_BODY_NBYTES
+
+    @property
+    def model_name(self) -> str:
+        return self.engine.model.name
+
+    def require_model(self, name: str | None) -> None:
+        """Raises ModelNotFoundError for any other model than the one that is served; None stands for that one."""
+        if name is not None and name != self.model_name:
+            message = f"model: {name!r} is not served here; accepted: {self.model_name}"
+            raise ModelNotFoundError(message, field="model")
+
+    async def read_body(self, request: Request) -> bytes:
+        """The whole body, at most `max_body_nbytes`: nothing beyond is held. Raises PayloadTooLargeError."""
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self.max_body_nbytes:
+                raise PayloadTooLargeError(f"the body is larger than {self.max_body_nbytes} bytes")
+        return bytes(body)
+
+
+def figures_of(record: RequestRecord) -> RequestFigures:
+    """An ended request as metrics count it."""
+    usage = record.usage
+    return RequestFigures(
+        outcome=record.outcome,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        audio_seconds=usage.audio_seconds,
+        images=usage.images,
+        first_text_s=record.first_text_s,
+        first_audio_s=record.first_audio_s,
+        end_s=record.end_s,
+    )
