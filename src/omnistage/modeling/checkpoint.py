@@ -4,7 +4,7 @@ was looked for and where (BrokenCheckpointError). Knows no model and imports no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _names(reader: Any) -> list[str]:
 
 
 class WeightsReader:
-    """The tensors of a folder by name. Use it as a context: the files are open only inside."""
+    """The tensors of a folder by name; the files stay mapped as long as it lives."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -85,10 +85,24 @@ class WeightsReader:
 
     def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """The tensor `name` in this reader's dtype; it must have `shape`."""
+        return self._stored(name, shape).to(self._dtype)
+
+    def read_joined(self, shapes: Mapping[str, Sequence[int]]) -> torch.Tensor:
+        """Several tensors as one along the first axis, each converted straight into its place."""
+        rows = sum(shape[0] for shape in shapes.values())
+        rest = next(iter(shapes.values()))[1:]
+        joined = torch.empty((rows, *rest), dtype=self._dtype)
+        start = 0
+        for name, shape in shapes.items():
+            joined[start : start + shape[0]] = self._stored(name, shape)
+            start += shape[0]
+        return joined
+
+    def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         if name not in self._readers:
             raise BrokenCheckpointError(f"{self._folder}: the weights have no tensor {name}")
         tensor: torch.Tensor = self._readers[name].get_tensor(name)
         if tuple(tensor.shape) != tuple(shape):
             found, wanted = list(tensor.shape), list(shape)
             raise BrokenCheckpointError(f"{self._folder}: tensor {name} has shape {found}, {CONFIG} asks for {wanted}")
-        return tensor.to(self._dtype)
+        return tensor

@@ -238,9 +238,9 @@ def _read_layer(reader: WeightsReader, prefix: str, shape: DecoderShape) -> _Lay
 
     def linear(outs: Mapping[str, int], ins: int) -> _Linear:
         """The linear layers `outs` (name -> rows), joined."""
-        weight = torch.cat([reader.read(f"{name}.weight", [rows, ins]) for name, rows in outs.items()])
+        weight = reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
         has_bias = all(f"{name}.bias" in reader for name in outs)
-        bias = torch.cat([reader.read(f"{name}.bias", [rows]) for name, rows in outs.items()]) if has_bias else None
+        bias = reader.read_joined({f"{name}.bias": [rows] for name, rows in outs.items()}) if has_bias else None
         return _Linear(weight, bias)
 
     def norm_of_heads(name: str) -> torch.Tensor | None:
