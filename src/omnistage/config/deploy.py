@@ -161,8 +161,8 @@ class SectionReader:
 
     def _misplaced_or_unknown(self, where: str, name: str, prefix: str, known: tuple[str, ...]) -> None:
         if name in KEYS:
-            place = "at the top of the file" if prefix else "in an entry of stages"
-            self.problems.add(ConfigError(f"{self._below(where)}: this key stands {place}", field=name))
+            what = "is for the whole pipeline, not for one stage" if prefix else "stands in an entry of stages"
+            self.problems.add(ConfigError(f"{self._below(where)}: this key {what}", field=name))
         else:
             self._unknown(where, name, known)
 
