@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from omnistage.config.hooks import resolve_hook
 from omnistage.connectors.inproc import InprocConnector
-from omnistage.core.errors import ConnectorError, ErrorInfo
+from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.runtime.event_log import Machine
 from omnistage.runtime.loop import RuntimeLoop
@@ -78,6 +78,7 @@ class InlineRuntime(RuntimeLoop):
         self._connector = InprocConnector(verify=verify)
         self._hosts: dict[int, Host] = {}
         self._homes: dict[int, StartReplica] = {}
+        self._failed: dict[str, str] = {}
         self._build_host: Any = None
         self._fed: Any = None
 
@@ -112,12 +113,20 @@ class InlineRuntime(RuntimeLoop):
         worked = [(stage_id, host) for stage_id, host in self._hosts.items() if host.has_work()]
         for stage_id, host in worked:
             items = tuple(host.step())
-            home = self._homes[stage_id]
             if items:
-                self._post(Reported(now=now, process=home.process, replica=home.replica, epoch=home.epoch, items=items))
-        if worked:
-            names = {stage.stage_id: stage.model_stage for plan in self._processes.values() for stage in plan.stages}
-            self._board.gauges = {names[stage_id]: host.gauges() for stage_id, host in self._hosts.items()}
+                self._report(self._homes[stage_id], items)
+        for process in {self._homes[stage_id].process for stage_id, _host in worked}:
+            self._show_gauges(process)
+
+    def _report(self, home: StartReplica, items: tuple[WorkerEvent, ...]) -> None:
+        now = time.monotonic()
+        self._post(Reported(now=now, process=home.process, replica=home.replica, epoch=home.epoch, items=items))
+
+    def _show_gauges(self, process: str) -> None:
+        stages = self._processes[process].stages
+        self._board.show_gauges(
+            (process, 0), {stage.model_stage: self._hosts[stage.stage_id].gauges() for stage in stages}
+        )
 
     def _deadline(self) -> float:
         return 0.0 if any(host.has_work() for host in self._hosts.values()) else math.inf
@@ -132,18 +141,27 @@ class InlineRuntime(RuntimeLoop):
     # ---- loading and feeding ----
 
     def _load(self, command: StartReplica) -> None:
-        """Builds every stage of a process; a fault is told like the death of a worker."""
+        """Builds every stage of a process; a fault is told like the death of a worker, and not tried again."""
         key = (command.process, command.replica)
         plan = self._processes[command.process]
+        if command.process in self._failed:
+            self._down(command, self._failed[command.process])
+            return
         try:
             for stage in plan.stages:
                 self._board.set(key, note=f"loading {stage.model_stage}")
                 self._hosts[stage.stage_id] = self._build_host(stage, self._connector)
                 self._homes[stage.stage_id] = command
         except Exception as error:
-            logger.exception("%s cannot be loaded", plan.title)
+            logger.log(
+                logging.ERROR,
+                "%s cannot be loaded",
+                plan.title,
+                exc_info=None if isinstance(error, OmniError) else error,
+            )
             self._unload(command.process)
-            self._down(command, f"{plan.title}: {ErrorInfo.of(error).message}")
+            self._failed[command.process] = f"{plan.title}: {ErrorInfo.of(error).message}"
+            self._down(command, self._failed[command.process])
             return
         self._board.set(key, state="ready", note="", progress=1.0)
         capacity = {stage.stage_id: stage.max_num_seqs for stage in plan.stages}
@@ -158,7 +176,7 @@ class InlineRuntime(RuntimeLoop):
         )
 
     def _down(self, command: StartReplica, reason: str) -> None:
-        self._board.set((command.process, command.replica), state="restarting", note=reason)
+        self._board.set((command.process, command.replica), state="down", note=reason)
         self._post(
             ReplicaDown(
                 now=time.monotonic(),

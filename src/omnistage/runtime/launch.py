@@ -7,6 +7,7 @@ process finds them. Knows nothing of stages' code or of what a worker does.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -20,6 +21,8 @@ from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.wire.plan import WorkerPlan
+
+logger = logging.getLogger(__name__)
 
 WORKER_MODULE = "omnistage.stages.worker"
 KILL_WAIT_S = 5.0
@@ -46,8 +49,13 @@ class Launched:
             return
 
     def wait(self) -> int:
-        """Reaps it; the exit code, negative for a signal. For a process that is dead or has been killed."""
-        return self.process.wait(KILL_WAIT_S)
+        """Reaps it; the exit code, negative for a signal. For a process that is dead or has been killed; one that the
+        kernel does not let go of is given up."""
+        try:
+            return self.process.wait(KILL_WAIT_S)
+        except subprocess.TimeoutExpired:
+            logger.error("process %d was killed and does not end", self.pid)
+            return -signal.SIGKILL
 
     def close(self) -> None:
         os.close(self.pidfd)
@@ -81,6 +89,7 @@ def launch_worker(
     )
     try:
         child = _spawn(module, plan, worker_environment(process), child_output)
+        pidfd = _watched(child)
     except OSError:
         ours.close()
         os.close(output)
@@ -89,7 +98,7 @@ def launch_worker(
         theirs.close()
         os.close(child_output)
     os.set_blocking(output, False)
-    return Launched(child, os.pidfd_open(child.pid), output, ours)
+    return Launched(child, pidfd, output, ours)
 
 
 def worker_environment(process: ProcessPlan) -> dict[str, str]:
@@ -108,6 +117,16 @@ def worker_environment(process: ProcessPlan) -> dict[str, str]:
             **process.environment,
         }
     )
+
+
+def _watched(child: subprocess.Popen[bytes]) -> int:
+    """Its pidfd. A child that cannot be watched is not kept."""
+    try:
+        return os.pidfd_open(child.pid)
+    except OSError:
+        child.kill()
+        child.wait(KILL_WAIT_S)
+        raise
 
 
 def _spawn(module: str, plan: WorkerPlan, environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:

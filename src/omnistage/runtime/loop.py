@@ -322,14 +322,16 @@ class RuntimeLoop(ABC):
         if self._board.over:
             return
         self._board.enter("ending")
-        self._shut()
-        for call in self._inbox.close():
-            call()
-        self._fail_all(ErrorInfo.of(EngineClosedError("the engine is closed")))
-        self._selector.close()
-        if self._log is not None:
-            self._log.close()
-        self._board.end()
+        try:
+            self._shut()
+        finally:  # whatever could not be ended, nobody is left waiting for it
+            for call in self._inbox.close():
+                call()
+            self._fail_all(ErrorInfo.of(EngineClosedError("the engine is closed")))
+            self._selector.close()
+            if self._log is not None:
+                self._log.close()
+            self._board.end()
 
 
 def on_host(payload: MultimodalPayload) -> MultimodalPayload:

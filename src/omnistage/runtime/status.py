@@ -7,6 +7,7 @@ a reader sees a replica as it was at one moment.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ _BEST_FIRST = ("ready", "draining", "starting", "restarting", "down")
 
 
 class StatusBoardState:
-    """`phase` of the whole runtime: new | open | draining | ending | stopped. `gauges` by stage name, of the last heartbeat."""
+    """`phase` of the whole runtime: new | open | draining | ending | stopped. Gauges are by stage name, added up over replicas."""
 
     def __init__(self, processes: Sequence[ProcessPlan]) -> None:
         self._changed = threading.Condition()
@@ -32,7 +33,7 @@ class StatusBoardState:
             for index in range(process.num_replicas)
         }
         self.phase = "new"
-        self.gauges: Mapping[str, Mapping[str, float]] = {}
+        self._gauges: dict[Key, Mapping[str, Mapping[str, float]]] = {key: {} for key in self._replicas}
 
     def __getitem__(self, key: Key) -> ReplicaStatus:
         return self._replicas[key]
@@ -59,6 +60,15 @@ class StatusBoardState:
         return "starting" if states <= {"starting", "ready"} else "degraded"
 
     @property
+    def gauges(self) -> dict[str, dict[str, float]]:
+        """Figures of the last heartbeats."""
+        total: dict[str, Counter[str]] = {}
+        for by_stage in self._gauges.values():
+            for stage, gauges in by_stage.items():
+                total.setdefault(stage, Counter()).update(gauges)
+        return {stage: dict(counter) for stage, counter in total.items()}
+
+    @property
     def over(self) -> bool:
         """Nothing is carried out any more."""
         return self.phase in ("ending", "stopped")
@@ -72,6 +82,9 @@ class StatusBoardState:
     def set(self, key: Key, **changes: Any) -> None:
         self._replicas[key] = replace(self._replicas[key], **changes)
         self.notify()
+
+    def show_gauges(self, key: Key, by_stage: Mapping[str, Mapping[str, float]]) -> None:
+        self._gauges[key] = by_stage
 
     def enter(self, phase: str) -> None:
         self.phase = phase

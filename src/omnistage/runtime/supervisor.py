@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 
 from omnistage.config.stage import StageConfig
 from omnistage.connectors.descriptors import send_descriptor
-from omnistage.core.errors import ConnectorError
+from omnistage.core.errors import (
+    BrokenCheckpointError,
+    ConfigError,
+    ConnectorError,
+    FetchError,
+    ModelNotFoundError,
+    UnsupportedByModelError,
+)
 from omnistage.core.payload import PayloadRef
 from omnistage.runtime.arenas import ArenaCache
 from omnistage.runtime.launch import WORKER_MODULE, Launched, launch_worker
@@ -47,13 +54,22 @@ logger = logging.getLogger(__name__)
 STOP_GRACE_S = 4.0
 """How long a worker has to end after Shutdown."""
 
+MUTE_GRACE_S = 1.0
+"""A worker that cannot be reached may just have died, which its pidfd tells a moment later; after this it is killed."""
+
 SILENCE_MARGIN_S = 10.0
 """A ready worker that says nothing for its longest step and this much longer is stuck as a whole."""
+
+HOPELESS = frozenset(
+    kind.code for kind in (ConfigError, ModelNotFoundError, BrokenCheckpointError, UnsupportedByModelError, FetchError)
+)
+"""Why a stage cannot be loaded now or later: starting it again would only say it again."""
 
 
 @dataclass(slots=True)
 class WorkerState:
-    """One running worker. `reason`: why it is being ended, if this side knows; it goes before what the worker said last."""
+    """One running worker. `reason`: why it is being ended, if this side knows; it goes before what the worker said last.
+    At `kill_at` it is killed because of `overdue`."""
 
     plan: ProcessPlan
     replica: int
@@ -63,6 +79,7 @@ class WorkerState:
     output: WorkerOutput
     start_by: float
     kill_at: float = math.inf
+    overdue: str = ""
     heard_by: float = math.inf
     ready: bool = False
     stopping: bool = False
@@ -111,12 +128,17 @@ class StageRuntime:
         self._token = secrets.token_hex(8)
         self._workers: dict[Key, WorkerState] = {}
         self._starts: Counter[Key] = Counter()
+        self._hopeless: dict[Key, str] = {}
         self.arenas = ArenaCache()
 
     # ---- what the driver asks ----
 
     def start(self, process: str, replica: int, epoch: int) -> None:
-        """A fault in starting is a ReplicaDown like any other."""
+        """A fault in starting is a ReplicaDown like any other; what is hopeless is not tried again."""
+        hopeless = self._hopeless.get((process, replica))
+        if hopeless is not None:
+            self._say_down(process, replica, epoch, hopeless)
+            return
         try:
             worker = self._launch(self._processes[process], replica, epoch)
         except (OSError, ConnectorError) as error:
@@ -138,13 +160,13 @@ class StageRuntime:
         if kill or not worker.ready or not self._channel.send(worker.identity, Shutdown()):
             worker.launched.kill()
         else:
-            worker.kill_at = time.monotonic() + STOP_GRACE_S
+            self._kill_later(worker, STOP_GRACE_S, "did not stop when asked to")
 
     def send(self, process: str, replica: int, epoch: int, message: ToWorker) -> None:
         """To that incarnation, if it lives; a worker that takes no messages any more is killed."""
         worker = self._find(process, replica, epoch)
         if worker is not None and not self._channel.send(worker.identity, message):
-            self._kill(worker, "takes no messages any more")
+            self._kill_later(worker, MUTE_GRACE_S, "takes no messages any more")
 
     def release(self, ref: PayloadRef, message: ToWorker) -> None:
         """To the owner of `ref` if it lives, else to the keeper of the dead's arenas. What travelled inline is nobody's."""
@@ -176,7 +198,7 @@ class StageRuntime:
             if not worker.ready and now >= worker.start_by:
                 self._kill(worker, f"was not ready within {worker.plan.start_timeout_s:g} s")
             elif now >= worker.kill_at:
-                self._kill(worker, "did not stop when asked to")
+                self._kill(worker, worker.overdue)
             else:
                 self._kill(worker, "has sent no heartbeat")
 
@@ -205,7 +227,9 @@ class StageRuntime:
                 self._ready(worker, message)
             case LoadFailed():
                 worker.reason = message.error.message
-                worker.kill_at = min(worker.kill_at, time.monotonic() + STOP_GRACE_S)
+                if message.error.code in HOPELESS:
+                    self._hopeless[worker.key] = f"{worker.plan.title}: {worker.reason}"
+                self._kill_later(worker, STOP_GRACE_S, worker.reason)
             case Heartbeat():
                 self._beat(worker, message)
             case StepReport():
@@ -233,9 +257,8 @@ class StageRuntime:
                 self._kill(
                     worker, f"a step of {stage.model_stage} has been running for {age_s:.1f} s (limit {limit_s:g} s)"
                 )
-            gauges = message.gauges.get(stage.stage_id)
-            if gauges is not None:
-                self._board.gauges = {**self._board.gauges, stage.model_stage: gauges}
+        names = {stage.stage_id: stage.model_stage for stage in worker.plan.stages}
+        self._board.show_gauges(worker.key, {names[stage_id]: gauges for stage_id, gauges in message.gauges.items()})
 
     @staticmethod
     def _silence_s(worker: WorkerState, first_step_done: Mapping[int, bool]) -> float:
@@ -288,7 +311,7 @@ class StageRuntime:
         try:
             send_descriptor(worker.launched.life_line, header, descriptor)
         except OSError as error:
-            self._kill(worker, f"takes no descriptors any more ({error.strerror})")
+            self._kill_later(worker, MUTE_GRACE_S, f"takes no descriptors any more ({error.strerror})")
 
     def _readers(self, process: str) -> list[WorkerState]:
         return [worker for worker in self._workers.values() if process in worker.plan.upstream]
@@ -296,6 +319,12 @@ class StageRuntime:
     def _tell_gone(self, process: str, owner: str, epoch: int) -> None:
         for reader in self._readers(process):
             self._hand_over(reader, owner, epoch, None)
+
+    def _kill_later(self, worker: WorkerState, delay_s: float, reason: str) -> None:
+        """Unless it has ended by then; the earliest reason stays."""
+        due = time.monotonic() + delay_s
+        if due < worker.kill_at:
+            worker.kill_at, worker.overdue = due, reason
 
     def _kill(self, worker: WorkerState, reason: str) -> None:
         """Its death is seen, and told, when it has happened."""
@@ -329,7 +358,9 @@ class StageRuntime:
         return code
 
     def _say_down(self, process: str, replica: int, epoch: int, reason: str) -> None:
-        self._board.set((process, replica), state="restarting", note=reason, pid=None, progress=0.0)
+        state = "down" if (process, replica) in self._hopeless else "restarting"
+        self._board.set((process, replica), state=state, note=reason, pid=None, progress=0.0)
+        self._board.show_gauges((process, replica), {})
         self._post(ReplicaDown(now=time.monotonic(), process=process, replica=replica, epoch=epoch, reason=reason))
 
     def _find(self, process: str, replica: int, epoch: int) -> WorkerState | None:
