@@ -91,7 +91,7 @@ def test_what_is_not_known_is_ignored_and_nothing_to_do_is_an_empty_batch() -> N
 
 
 @given(data=st.data(), slots=st.integers(1, 3), budget=st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_oldest_that_can_always_runs_and_every_bound_holds(data: st.DataObject, slots: int, budget: int) -> None:
     """Fault: any sequence of arrivals, waits and ends after which the oldest able request is not in the batch."""
     scheduler = GenerationScheduler(slots=slots, budget=budget)

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.config.stage import GenerationStageConfig
@@ -34,7 +34,8 @@ MAX_INTERRUPTIONS = 8
 
 @dataclass(slots=True)
 class GenerationState:
-    """One request. `model_state` is the model's value (`begun` says whether there is one). Times in seconds."""
+    """One request. `model_state` is the model's value (`begun` says whether there is one). Times in seconds.
+    `samples` counts what was made, by sample rate in Hz: whole numbers, so that seconds come out exact."""
 
     request: StageRequest
     inbox: InboxState
@@ -43,7 +44,7 @@ class GenerationState:
     begun: bool = False
     first_step_s: float | None = None
     forward_s: float = 0.0
-    audio_seconds: float = 0.0
+    samples: dict[int, int] = field(default_factory=dict)
     interruptions: int = 0
 
 
@@ -269,7 +270,7 @@ class GenerationEngine:
             state.interruptions = 0
             state.inbox.take()
             if capture is not None:
-                state.audio_seconds += _audio_seconds(capture)
+                _count_samples(state.samples, capture)
             consumed = self._advance(request_id)
             if request_id not in self._requests:
                 continue  # its bridge failed
@@ -285,7 +286,7 @@ class GenerationEngine:
         now_s = self._clock()
         began_s = now_s if state.first_step_s is None else state.first_step_s
         times = StageTimes(queued_s=began_s - state.added_s, running_s=now_s - began_s, forward_s=state.forward_s)
-        usage = Usage(audio_seconds=state.audio_seconds)
+        usage = Usage(audio_seconds=sum(count / rate for rate, count in state.samples.items()))
         self._forget(request_id)
         self._outputs.append(StageOutput(request_id, capture, consumed, "done", usage, times))
 
@@ -307,8 +308,9 @@ class GenerationEngine:
         return self._config.model_stage
 
 
-def _audio_seconds(capture: MultimodalPayload) -> float:
-    """Seconds of the tensor `audio` ([samples, ...]) at the metadata's `sample_rate` in Hz; 0 without either."""
+def _count_samples(samples: dict[int, int], capture: MultimodalPayload) -> None:
+    """Adds the rows of the tensor `audio` ([samples, ...]), if there is one, at the metadata's `sample_rate`."""
     audio = capture.tensors.get("audio")
-    sample_rate = capture.metadata.get("sample_rate")
-    return audio.spec.shape[0] / sample_rate if audio is not None and sample_rate else 0.0
+    rate = capture.metadata.get("sample_rate")
+    if audio is not None and rate:
+        samples[rate] = samples.get(rate, 0) + audio.spec.shape[0]

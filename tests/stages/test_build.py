@@ -1,0 +1,49 @@
+"""From a stage's configuration to its host. Faults pinned: a kind without a runtime fails at the first request; torch is
+loaded for a stage that needs none; a select hook that is named is not used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omnistage.config.stage import DiffusionStageConfig, OutputEdge
+from omnistage.core.errors import ConfigError
+from omnistage.stages.build import build_engine, build_host, load_selects
+from omnistage.stages.host import StageHost
+from tests.fakes import echo_config, request_of
+from tests.stages.fakes import TightConnector
+
+
+def test_a_generation_stage_becomes_a_host() -> None:
+    """Fault: the kind is not found by its configuration."""
+    assert isinstance(build_host(echo_config(), TightConnector()), StageHost)
+
+
+def test_a_kind_without_a_runtime_is_refused_by_name() -> None:
+    """Fault: a stage that can never run starts."""
+    config = DiffusionStageConfig(stage_id=0, model_stage="painter", model_path="x", loader="a:b", process="main")
+    with pytest.raises(
+        ConfigError, match="stage painter: execution_type: 'diffusion' is not accepted; accepted: llm_ar or"
+    ):
+        build_engine(config)
+
+
+def test_select_hooks_are_loaded_by_target() -> None:
+    """Fault: an edge sends everything although it names what to pick."""
+    outputs = (OutputEdge(target=1, select="tests.fakes:request_of"), OutputEdge(target=2))
+    selects: dict[int, object] = dict(load_selects(echo_config(outputs=outputs)))
+    assert selects == {1: request_of}
+
+
+def test_a_generation_stage_without_torch_loads_none() -> None:
+    """Fault: every worker pays seconds and memory for a library that its stages do not use."""
+    program = (
+        "import sys\n"
+        "from omnistage.stages.build import build_engine\n"
+        "from tests.fakes import echo_config\n"
+        "build_engine(echo_config())\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], timeout=60, check=False)
+    assert result.returncode == 0
