@@ -1,0 +1,217 @@
+"""A step thread and its mailbox, without processes.
+
+Faults pinned: mail posted before loading is lost; an idle loop spins; a stop waits for mail; a fault ends the thread in
+silence; stages of one process load at the same time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from omnistage.connectors.inproc import InprocConnector
+from omnistage.stages.build import build_host
+from omnistage.stages.host import StageHost
+from omnistage.stages.loop import StageLoop
+from omnistage.wire.messages import CLIENT, Cancel, CancelDone, Emitted, StageDone, Submit, WorkerEvent
+from tests.fakes import SLEEP_S, echo_config, request_of
+
+DEADLINE_S = 5.0
+
+
+class Owner:
+    """Hears what a loop says, and can wait for it."""
+
+    def __init__(self) -> None:
+        self.events: list[WorkerEvent] = []
+        self.loads: list[tuple[int, float]] = []
+        self.load_errors: list[Exception] = []
+        self.ends: list[BaseException | None] = []
+        self._changed = threading.Condition()
+
+    def loaded(self, stage_id: int, took_s: float) -> None:
+        self._say(lambda: self.loads.append((stage_id, took_s)))
+
+    def load_failed(self, stage_id: int, error: Exception) -> None:
+        self._say(lambda: self.load_errors.append(error))
+
+    def report(self, events: list[WorkerEvent]) -> None:
+        self._say(lambda: self.events.extend(events))
+
+    def ended(self, stage_id: int, error: BaseException | None) -> None:
+        self._say(lambda: self.ends.append(error))
+
+    def heard(self, kind: type) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: any(isinstance(event, kind) for event in self.events), DEADLINE_S)
+
+    def has_ended(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self.ends), DEADLINE_S)
+
+    def _say(self, change: Callable[[], object]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+
+class CountingHost(StageHost):
+    """Counts steps; `crash` makes the next one raise."""
+
+    steps = 0
+    crash = False
+
+    def step(self) -> list[WorkerEvent]:
+        self.steps += 1
+        if self.crash:
+            raise SystemError("a fault of the host itself")
+        return super().step()
+
+
+class Running:
+    """A loop over an echo stage."""
+
+    def __init__(self) -> None:
+        self.owner = Owner()
+        built = build_host(echo_config(), InprocConnector())
+        self.host = CountingHost(built.config, built._engine, InprocConnector())
+        self.may_load = threading.Event()
+        self.loop = StageLoop(0, self._build, self.owner)
+        self.loop.start()
+
+    def _build(self) -> StageHost:
+        assert self.may_load.wait(DEADLINE_S)
+        return self.host
+
+    def submit(self, text: str) -> None:
+        self.loop.post(
+            Submit(
+                process="main",
+                replica=0,
+                epoch=1,
+                stage_id=0,
+                request=request_of(text),
+                attempt=1,
+                order=(0, 0),
+                active_targets=(CLIENT,),
+            )
+        )
+
+    def cancel(self) -> None:
+        self.loop.post(Cancel(process="main", replica=0, epoch=1, request_id="r", attempt=1, stage_id=0))
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    stage = Running()
+    try:
+        yield stage
+    finally:
+        stage.may_load.set()
+        stage.loop.stop()
+        stage.loop.interrupt("r")
+        assert stage.loop.join(DEADLINE_S)
+
+
+def test_mail_posted_while_the_stage_loads_is_served_after(running: Running) -> None:
+    """Fault: a request that came early is lost, or the loop speaks before it has loaded."""
+    running.submit("a b")
+    running.loop.interrupt("r")
+    assert running.loop.gauges() == {}
+    assert not running.owner.loads
+    running.may_load.set()
+    assert running.owner.heard(StageDone)
+    assert [type(event) for event in running.owner.events] == [Emitted, Emitted, StageDone]
+    assert running.owner.loads[0][0] == 0
+    assert running.loop.first_step_done
+    assert running.loop.gauges()["running"] == 0
+
+
+def test_an_idle_loop_takes_no_steps(running: Running) -> None:
+    """Fault: a loop that spins, or steps at every piece of news about nothing."""
+    running.may_load.set()
+    running.submit("a")
+    assert running.owner.heard(StageDone)
+    before = running.host.steps
+    time.sleep(0.1)
+    assert running.host.steps == before
+    running.loop.room_freed()
+    running.cancel()
+    assert running.owner.heard(CancelDone)
+
+
+def test_a_running_step_has_an_age_and_can_be_interrupted(running: Running) -> None:
+    """Fault: a hung step looks idle; a cancel waits for its end."""
+    running.may_load.set()
+    running.submit("hang")
+    ends_s = time.monotonic() + DEADLINE_S
+    while running.loop.step_age_s() < 0.05 and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert running.loop.step_age_s() >= 0.05
+    running.cancel()
+    running.loop.interrupt("r")
+    assert running.owner.heard(CancelDone)
+    time.sleep(0.05)
+    assert running.loop.step_age_s() == 0.0
+
+
+def test_a_stop_comes_after_the_current_step_and_before_waiting_mail(running: Running) -> None:
+    """Fault: a shutdown that waits until all requests have ended, or ends a step in the middle."""
+    running.may_load.set()
+    running.submit("sleep " * 50)
+    assert running.owner.heard(Emitted)
+    running.loop.stop()
+    assert running.loop.join(SLEEP_S * 4)
+    assert running.owner.ends == [None]
+    assert not any(isinstance(event, StageDone) for event in running.owner.events)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_the_loop_itself_is_told() -> None:
+    """Fault: a thread that ends in silence while its process looks alive."""
+    stage = Running()
+    stage.may_load.set()
+    stage.host.crash = True
+    stage.submit("a")
+    assert stage.owner.has_ended()
+    assert isinstance(stage.owner.ends[0], SystemError)
+    assert stage.loop.join(DEADLINE_S)
+
+
+def test_a_stage_that_cannot_be_loaded_says_why_and_ends() -> None:
+    """Fault: a failed load is a dead thread without a word."""
+    owner = Owner()
+
+    def build() -> StageHost:
+        raise FileNotFoundError("no weights")
+
+    loop = StageLoop(3, build, owner)
+    loop.start()
+    assert loop.join(DEADLINE_S)
+    assert [str(error) for error in owner.load_errors] == ["no weights"]
+    assert owner.ends == [None]
+
+
+def test_stages_of_one_process_load_one_after_the_other() -> None:
+    """Fault: two threads import large libraries at once and lock each other up."""
+    owner, lock = Owner(), threading.Lock()
+    inside = 0
+    most = 0
+
+    def build() -> StageHost:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.05)
+        inside -= 1
+        return build_host(echo_config(), InprocConnector())
+
+    loops = [StageLoop(stage_id, build, owner, build_lock=lock) for stage_id in range(2)]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.stop()
+        assert loop.join(DEADLINE_S)
+    assert most == 1
+    assert sorted(stage_id for stage_id, _ in owner.loads) == [0, 1]
