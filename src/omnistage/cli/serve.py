@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from omnistage.cli.overrides import parse_overrides
 from omnistage.config.env import log_level
 from omnistage.obs.log import configure_logging
 from omnistage.serve.boot import serve
@@ -33,13 +35,14 @@ def run(
         host=host,
         port=port,
         deploy_config=deploy_config,
-        overrides=overrides_of(context.args, pipeline, async_chunk),
+        overrides=partial(overrides_of, context.args, pipeline, async_chunk),
         api_key=api_key,
     )
     raise typer.Exit(serve(options))
 
 
-def overrides_of(words: list[str], pipeline: str | None, async_chunk: bool | None) -> dict[str, Any]:
+def overrides_of(words: list[str], pipeline: str | None, async_chunk: bool | None) -> Mapping[str, Any]:
     """The configuration keys among the flags. Raises ConfigError for a flag that is none."""
+    flags = importlib.import_module("omnistage.cli.overrides")  # costs more than all that the port needs to answer
     named = {"pipeline": pipeline, "async_chunk": async_chunk}
-    return {**parse_overrides(words), **{name: value for name, value in named.items() if value is not None}}
+    return {**flags.parse_overrides(words), **{name: value for name, value in named.items() if value is not None}}

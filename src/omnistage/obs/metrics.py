@@ -23,7 +23,6 @@ class RequestFigures:
     cached_tokens: int = 0
     completion_tokens: int = 0
     audio_seconds: float = 0.0
-    images: int = 0
     first_text_s: float | None = None
     first_audio_s: float | None = None
     end_s: float = 0.0
@@ -52,7 +51,6 @@ class ServerMetrics:
             "omnistage_tokens", "Tokens, by kind (prompt, cached, completion)", ["kind"], registry=registry
         )
         self._audio = Counter("omnistage_audio_seconds", "Seconds of audio that were made", registry=registry)
-        self._images = Counter("omnistage_images", "Images that were made", registry=registry)
         self._ttft = self._seconds("omnistage_time_to_first_text_seconds", "From arrival to the first text")
         self._ttfp = self._seconds("omnistage_time_to_first_audio_seconds", "From arrival to the first samples")
         self._e2el = self._seconds("omnistage_request_seconds", "From arrival to the end of the request")
@@ -78,7 +76,6 @@ class ServerMetrics:
         ):
             self._tokens.labels(kind).inc(count)
         self._audio.inc(figures.audio_seconds)
-        self._images.inc(figures.images)
         if figures.first_text_s is not None:
             self._ttft.observe(figures.first_text_s)
         if figures.first_audio_s is not None:

@@ -29,7 +29,7 @@ class Loaded:
 
 def load(options: ServeOptions) -> Loaded:
     """Starts the stages and makes the app; does not wait for them. Raises what configuration raises."""
-    resolution = resolved(options.model, deploy_config=options.deploy_config, overrides=options.overrides)
+    resolution = resolved(options.model, deploy_config=options.deploy_config, overrides=options.overrides())
     require_processes(resolution)
     metrics = ServerMetrics()
     engine = AsyncOmniEngine(

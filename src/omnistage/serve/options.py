@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_PORT = 8091
@@ -11,11 +11,12 @@ DEFAULT_PORT = 8091
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """`port` 0 takes any free one. `overrides` are configuration keys; `api_key` None lets everyone in."""
+    """`port` 0 takes any free one. `overrides` reads the configuration keys among the flags, once the port answers: knowing
+    all keys takes longer than answering. `api_key` None lets everyone in."""
 
     model: str
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     deploy_config: str | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Callable[[], Mapping[str, Any]] = dict
     api_key: str | None = None

@@ -55,7 +55,6 @@ def figures_of(record: RequestRecord) -> RequestFigures:
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         audio_seconds=usage.audio_seconds,
-        images=usage.images,
         first_text_s=record.first_text_s,
         first_audio_s=record.first_audio_s,
         end_s=record.end_s,

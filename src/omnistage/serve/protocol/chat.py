@@ -117,6 +117,8 @@ class ChatRequest(Strict):
 
 def check_combinations(body: ChatRequest) -> None:
     """What single fields cannot show. Raises InvalidRequestError."""
+    if body.messages is None:
+        raise InvalidRequestError.of("messages", None, "a list of messages that is not empty")
     for name, neutral in ASKING_FOR_NOTHING.items():
         value = getattr(body, name)
         if value is not None and value not in neutral:

@@ -1,0 +1,159 @@
+"""A server's life as a process: what is imported, the port, signals. Stages are not needed for any of it."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omnistage.core.errors import ConfigError
+from omnistage.serve.boot import FrontState, bound_socket, starting
+
+HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {root!r})
+from omnistage.core.errors import ConfigError
+from omnistage.serve import boot
+from omnistage.serve.options import ServeOptions
+
+class Loader:
+    @staticmethod
+    def load(options):
+        from omnistage.serve.load import Loaded
+        from tests.serve.live import serving_of
+        from tests.fakes_runtime import FakeRuntime
+        from omnistage.serve.app import create_app
+        if options.model == "broken":
+            raise ConfigError("pipeline: broken on purpose")
+        runtime = FakeRuntime()
+        if options.model == "slow":
+            runtime.gate.clear()
+        serving = serving_of(runtime)
+        return Loaded(create_app(serving), serving.engine, 0.0 if options.model == "hasty" else 20.0)
+
+boot.importlib = type("Importing", (), {{"import_module": staticmethod(lambda name: Loader)}})
+code = boot.serve(ServeOptions({model!r}, port=int({port!r})))
+sys.exit(code)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def started(model: str, port: int) -> subprocess.Popen[str]:
+    script = SCRIPT.format(root=str(Path(__file__).parents[2]), model=model, port=port)
+    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+
+
+def get_health(port: int, status: int) -> dict[str, Any]:
+    """Asks until /health answers with `status`, at most 20 s."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            response = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5)
+        except httpx.ConnectError:
+            time.sleep(0.02)
+            continue
+        if response.status_code == status:
+            body: dict[str, Any] = response.json()
+            return body
+        time.sleep(0.02)
+    pytest.fail(f"no {status} within 20 s")
+
+
+def test_the_server_s_side_imports_nothing_of_the_models() -> None:
+    """Fault: torch, a tokenizer library or a runtime of models in the process that answers HTTP."""
+    program = "import sys, omnistage.serve.load, omnistage.cli.serve; print(*sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "fastapi" in result.stdout.split()
+    assert not HEAVY & set(result.stdout.split())
+
+
+def test_the_first_answer_needs_neither_framework_nor_engine() -> None:
+    """Fault: an import creeps in before the port answers, and the first answer comes late."""
+    program = "import sys, omnistage.cli.main as m; m.application(['serve']); print(*sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(result.stdout.split())
+    assert not loaded & {
+        "fastapi",
+        "pydantic",
+        "numpy",
+        "yaml",
+        "zmq",
+        "soundfile",
+        "prometheus_client",
+        "tqdm",
+        *HEAVY,
+    }
+
+
+def test_a_signal_ends_a_server_in_order() -> None:
+    """Fault: exit code other than 0, or a server that stays."""
+    port = free_port()
+    process = started("quick", port)
+    assert get_health(port, 200)["status"] == "ready"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 0, said
+    assert f"listening on http://127.0.0.1:{port}" in said
+
+
+def test_open_requests_may_finish_and_a_second_signal_ends_at_once() -> None:
+    """Fault: a signal cuts an answer off, or a second one is ignored."""
+    port = free_port()
+    process = started("slow", port)
+    get_health(port, 200)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20) as response:
+        lines = response.iter_lines()
+        assert "assistant" in next(lines)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=5)
+    assert process.returncode == 1
+
+
+def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:
+    """Fault: a server without a model that answers 503 for ever."""
+    process = started("broken", free_port())
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "pipeline: broken on purpose" in said
+
+
+def test_a_busy_port_is_told_before_anything_loads() -> None:
+    """Fault: a long start that ends in a traceback because the port is taken."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port: {port} is not accepted; accepted: a free port"):
+            bound_socket("127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"host: '203\.0\.113\.1'"):
+        bound_socket("203.0.113.1", 0)
+    with pytest.raises(ConfigError, match="port: 70000"):
+        bound_socket("127.0.0.1", 70000)
+
+
+async def test_until_the_app_is_there_the_front_answers() -> None:
+    """Fault: a request that comes in the first second is answered with nothing, or with a success."""
+    front = FrontState()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://test") as client:
+        health, other = await asyncio.gather(client.get("/health"), client.get("/v1/models"))
+    assert (health.status_code, health.json()) == (503, {"status": "starting", "stages": {}})
+    assert (other.status_code, other.json()["error"]["code"]) == (503, "stage_unavailable")
+    assert other.headers["retry-after"] == "1"
+    assert starting("/health") == {"status": "starting", "stages": {}}

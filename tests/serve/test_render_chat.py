@@ -1,0 +1,99 @@
+"""Chunks and replies, as values."""
+
+from typing import Any
+
+from omnistage.core.output import CompletionOutput, OmniRequestOutput
+from omnistage.core.request import Usage
+from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object, logprobs_object, usage_object
+from omnistage.serve.render.sse import event
+
+TEXT = ChatFrame("chatcmpl-1", 100, "m")
+
+
+def deltas(chunks: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    return [(choice["index"], choice["delta"]) for chunk in chunks for choice in chunk["choices"]]
+
+
+def test_several_choices_in_one_stream() -> None:
+    """Fault: a choice without a role or an end of its own; one choice's reason told of another."""
+    state = ChatStreamState(TEXT)
+    chunks = [
+        *state.text(CompletionOutput(1, "b")),
+        *state.text(CompletionOutput(0, "a")),
+        *state.text(CompletionOutput(1, "", finish_reason="length")),
+        *state.end("stop", Usage()),
+    ]
+    assert deltas(chunks) == [
+        (1, {"role": "assistant", "content": ""}),
+        (1, {"content": "b"}),
+        (0, {"role": "assistant", "content": ""}),
+        (0, {"content": "a"}),
+        (0, {}),
+        (1, {}),
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[-2:]] == ["stop", "length"]
+
+
+def test_sound_before_any_text_begins_the_stream() -> None:
+    """Fault: the first chunk has no role when sound is first."""
+    state = ChatStreamState(ChatFrame("c", 100, "m", content=False, audio_id="audio_1"))
+    chunks = [*state.audio(b"\x00\x01"), *state.text(CompletionOutput(0, "a")), *state.end(None, Usage())]
+    assert deltas(chunks) == [
+        (0, {"role": "assistant", "content": None}),
+        (0, {"audio": {"id": "audio_1", "data": "AAE="}}),
+        (0, {"audio": {"id": "audio_1", "transcript": "a"}}),
+        (0, {"audio": {"expires_at": 3700}}),
+        (0, {}),
+    ]
+
+
+def test_tokens_without_text_still_carry_their_log_probabilities() -> None:
+    """Fault: the log probability of a token that completes no character is lost."""
+    entry = {"token_id": 5, "logprob": -0.25, "top": [[5, -0.25], [6, -2.0]]}
+    [begin, chunk] = ChatStreamState(TEXT).text(CompletionOutput(0, "", (5,), None, (entry,)))
+    assert begin["choices"][0]["logprobs"] is None
+    assert chunk["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.25
+
+
+def test_log_probabilities_are_spelt_where_the_stage_spells_them() -> None:
+    """Fault: a token's text or bytes do not stand where clients look for them."""
+    spelt = {"token_id": 5, "token": "é", "logprob": -0.5, "top": [[6, -2.0, "x"], [7, -3.0]]}
+    assert logprobs_object(CompletionOutput(0, logprobs=(spelt, {"token_id": 1, "logprob": -1.0}))) == {
+        "content": [
+            {
+                "token": "é",
+                "logprob": -0.5,
+                "bytes": [195, 169],
+                "top_logprobs": [
+                    {"token": "x", "logprob": -2.0, "bytes": [120]},
+                    {"token": "token_id:7", "logprob": -3.0, "bytes": None},
+                ],
+            },
+            {"token": "token_id:1", "logprob": -1.0, "bytes": None, "top_logprobs": []},
+        ],
+        "refusal": None,
+    }
+    assert logprobs_object(CompletionOutput(0)) is None
+
+
+def test_a_whole_reply_without_text_or_sound() -> None:
+    """Fault: an empty answer has no choice."""
+    reply = completion_object(TEXT, OmniRequestOutput("r", 0, "text", True, "length"), None, Usage(prompt_tokens=2))
+    assert [choice["message"]["content"] for choice in reply["choices"]] == [""]
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert "audio" not in reply["choices"][0]["message"]
+
+
+def test_usage_adds_up() -> None:
+    """Fault: the total is not the sum."""
+    assert usage_object(Usage(prompt_tokens=3, cached_tokens=1, completion_tokens=4)) == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+
+
+def test_an_event_is_one_line() -> None:
+    """Fault: a line break in a text ends the event early."""
+    assert event({"content": "a\nb"}) == b'data: {"content":"a\\nb"}\n\n'

@@ -1,0 +1,108 @@
+"""/health, /metrics, /version, and what every route has in common: the key, unknown URLs, our own mistakes."""
+
+import pytest
+
+from omnistage import __version__
+from omnistage.runtime.base import ReplicaStatus, RuntimeStatus
+from tests.fakes_runtime import FakeRuntime
+from tests.serve.live import CHAT, client_of, serving_of
+
+
+@pytest.mark.parametrize(("state", "status"), [("ready", 200), ("starting", 503), ("degraded", 503), ("draining", 503)])
+async def test_health_is_the_truth(state: str, status: int) -> None:
+    """Fault: a server that cannot answer says that it is well."""
+    runtime = FakeRuntime()
+    runtime.state = state
+    async with client_of(serving_of(runtime)) as client:
+        response = await client.get("/health")
+    assert response.status_code == status
+    assert response.json() == {"status": state, "stages": {"thinker": state, "speaker": "ready"}}
+
+
+async def test_health_says_why() -> None:
+    """Fault: a stage that is down, and no word of the reason."""
+
+    class Troubled(FakeRuntime):
+        def status(self) -> RuntimeStatus:
+            down = ReplicaStatus("speaker", 0, "restarting", "the worker died", restarts=2)
+            return RuntimeStatus("degraded", {"speaker": "restarting"}, (down, ReplicaStatus("thinker", 0, "ready")))
+
+    async with client_of(serving_of(Troubled())) as client:
+        health = (await client.get("/health")).json()
+        metrics = (await client.get("/metrics")).text
+    assert health["replicas"] == [
+        {"process": "speaker", "replica": 0, "state": "restarting", "note": "the worker died"}
+    ]
+    assert "omnistage_restarts 2.0" in metrics
+    assert 'omnistage_stage_ready{stage="speaker"} 0.0' in metrics
+
+
+async def test_metrics_equal_what_clients_counted() -> None:
+    """Fault: numbers that lie."""
+    async with client_of(serving_of(FakeRuntime())) as client:
+        for _ in range(2):
+            await client.post("/v1/chat/completions", json={"messages": CHAT, "modalities": ["audio"], "stream": True})
+        await client.post("/v1/chat/completions", json={"messages": CHAT, "temperature": -1})
+        await client.get("/made/up")
+        response = await client.get("/metrics")
+    lines = response.text.splitlines()
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    for line in (
+        'omnistage_requests_total{outcome="finished"} 2.0',
+        'omnistage_tokens_total{kind="completion"} 4.0',
+        'omnistage_tokens_total{kind="prompt"} 6.0',
+        "omnistage_audio_seconds_total 0.04",
+        "omnistage_time_to_first_text_seconds_count 2.0",
+        "omnistage_time_to_first_audio_seconds_count 2.0",
+        "omnistage_request_seconds_count 2.0",
+        'omnistage_stage{figure="running",stage="thinker"} 1.0',
+        'omnistage_http_responses_total{route="/v1/chat/completions",status="200"} 2.0',
+        'omnistage_http_responses_total{route="/v1/chat/completions",status="400"} 1.0',
+        'omnistage_http_responses_total{route="unknown",status="404"} 1.0',
+    ):
+        assert line in lines
+
+
+async def test_the_key_covers_every_route_but_health() -> None:
+    """Fault: a route that is forgotten, or a key that is compared by its beginning."""
+    async with client_of(serving_of(FakeRuntime(), api_key="secret")) as client:
+        assert (await client.get("/health")).status_code == 200
+        for path in ("/v1/models", "/metrics", "/version", "/docs", "/openapi.json", "/made/up"):
+            response = await client.get(path)
+            assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert response.headers["www-authenticate"] == "Bearer"
+        for key in ("secre", "secret2", "", "ſecret"):
+            response = await client.get("/version", headers=[(b"authorization", f"Bearer {key}".encode())])
+            assert response.status_code == 401
+        response = await client.get("/version", headers={"Authorization": "Bearer secret"})
+        assert response.json() == {"version": __version__}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nothing", 404, "unknown_url"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("POST", "/health", 405, "method_not_allowed"),
+        ("GET", "/v1/models/other", 404, "model_not_found"),
+    ],
+)
+async def test_what_is_not_there_has_the_shape_of_an_error(method: str, path: str, status: int, code: str) -> None:
+    """Fault: a framework's own error page."""
+    async with client_of(serving_of(FakeRuntime())) as client:
+        response = await client.request(method, path)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert path in response.json()["error"]["message"] or code == "model_not_found"
+
+
+async def test_our_own_mistake_is_told_without_its_details() -> None:
+    """Fault: a traceback, or an error without the shape of one, reaches a client."""
+
+    class Broken(FakeRuntime):
+        def status(self) -> RuntimeStatus:
+            raise ZeroDivisionError("inner detail")
+
+    async with client_of(serving_of(Broken())) as client:
+        response = await client.get("/health")
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal")
+    assert "inner detail" not in response.text
