@@ -1,0 +1,86 @@
+"""How one worker process is started: what it is told, what it inherits, how it ends."""
+
+import json
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
+from omnistage.connectors.shm import create_arena
+from omnistage.runtime.launch import Launched, launch_worker
+from omnistage.runtime.plan import plan_processes
+from tests.runtime.harness import alive, stage
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Launched]:
+    """A process that runs `tests.runtime.told` in place of the worker."""
+    plan = plan_processes((stage(0, "counter", tmp_path, threads=3, env={"OWN": "yes", "MKL_NUM_THREADS": "1"}),))[0]
+    arena = create_arena(4096)
+    worker = launch_worker(
+        plan, 1, 4, address="ipc://@nowhere", identity="counter/1/4/t", arena=arena, module="tests.runtime.told"
+    )
+    os.close(arena)
+    yield worker
+    worker.kill()
+    worker.wait()
+    worker.close()
+
+
+def answer(worker: Launched) -> dict[str, Any]:
+    assert select.select([worker.output], [], [], 10.0)[0]
+    told: dict[str, Any] = json.loads(os.read(worker.output, 65536))
+    return told
+
+
+def test_a_worker_gets_its_plan_its_descriptors_and_its_environment(launched: Launched) -> None:
+    """Fault: threads or allocator settings that come too late, a descriptor under another number, a stage's env that loses."""
+    told = answer(launched)
+    assert told["plan"]["replica"] == 1 and told["plan"]["epoch"] == 4 and told["plan"]["identity"] == "counter/1/4/t"
+    assert told["arena_nbytes"] == 4096
+    assert told["environment"] == {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MALLOC_MMAP_THRESHOLD_": "1073741824",
+        "OWN": "yes",
+        "HOME": os.environ.get("HOME"),
+    }
+    assert told["session"] == launched.pid != os.getsid(0)
+    assert not any(name.startswith("torch") or name == "__mp_main__" for name in told["modules"])
+
+
+def test_the_life_line_carries_descriptors_and_tells_of_the_end(launched: Launched) -> None:
+    """Fault: another process holds the far end, so a worker never learns that the server is gone."""
+    answer(launched)
+    arena = create_arena(8192)
+    send_descriptor(launched.life_line, {"owner": "a/0", "epoch": 1}, arena)
+    os.close(arena)
+    assert answer(launched) == {"header": {"owner": "a/0", "epoch": 1}, "nbytes": 8192}
+    launched.life_line.close()
+    assert select.select([launched.pidfd], [], [], 10.0)[0]
+    assert launched.wait() == 2
+
+
+def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
+    """Fault: zombies, or a kill that meets a process that took over the number."""
+    answer(launched)
+    launched.kill()
+    assert select.select([launched.pidfd], [], [], 10.0)[0]
+    assert launched.wait() == -signal.SIGKILL
+    launched.kill()
+    assert not alive(launched.pid)
+
+
+def test_a_worker_that_is_gone_is_told_as_an_error_of_the_line(launched: Launched) -> None:
+    """Fault: SIGPIPE, or silence."""
+    launched.kill()
+    launched.wait()
+    with pytest.raises(BrokenPipeError):
+        send_descriptor(launched.life_line, {"owner": "a/0", "epoch": 1})
+    assert receive_descriptor(launched.life_line) is None

@@ -1,0 +1,258 @@
+"""The thread around the machine, with a machine and replicas that are a few lines each."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omnistage.core.errors import ConnectorError, ErrorInfo
+from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
+from omnistage.core.request import OmniRequest
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+from omnistage.runtime.inbox import Inbox
+from omnistage.runtime.loop import RuntimeLoop, on_host
+from omnistage.runtime.plan import plan_processes
+from omnistage.wire.messages import (
+    AbortRequested,
+    Arrived,
+    Close,
+    Command,
+    Event,
+    Release,
+    Reply,
+    Restarted,
+    ShutdownRequested,
+    StartReplica,
+    Tick,
+    WakeAt,
+)
+from tests.runtime.harness import Caller, eventually, request, stage
+
+REF = PayloadRef("inproc", "inproc", 0, 0)
+
+
+class Scripted:
+    """A machine that answers `script[type of event]`; what it was told is in `seen`."""
+
+    def __init__(self, **script: list[Command]) -> None:
+        self.script, self.seen = script, list[Event]()
+
+    def start(self, now: float) -> list[Command]:
+        return self.script.get("start", [])
+
+    def handle(self, event: Event) -> list[Command]:
+        self.seen.append(event)
+        return self.script.get(type(event).__name__, [])
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"replicas": {}}
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.seen]
+
+
+class World(RuntimeLoop):
+    """Replicas that do nothing. `acted`: the commands that reached them; `payload` is what every ref stands for."""
+
+    payload: MultimodalPayload | Exception = MultimodalPayload()
+
+    def __init__(self, machine: Scripted, folder: Path) -> None:
+        super().__init__(machine, plan_processes((stage(0, "counter", folder),)))
+        self.acted, self.shut, self.turns = list[Command](), 0, 0
+
+    def _open(self) -> None: ...
+
+    def _act(self, command: Command) -> None:
+        self.acted.append(command)
+
+    def _read(self, ref: PayloadRef) -> MultimodalPayload:
+        if isinstance(self.payload, Exception):
+            raise self.payload
+        return self.payload
+
+    def _turn(self, now: float) -> None:
+        self.turns += 1
+
+    def _deadline(self) -> float:
+        return float("inf")
+
+    def _running(self) -> bool:
+        return False
+
+    def _shut(self) -> None:
+        self.shut += 1
+
+
+def reply(**changes: Any) -> Reply:
+    values = {"request_id": "r", "source": 0, "seq": 0, "final_output_type": "audio", "ref": REF, "last": False}
+    return Reply(**{**values, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert not [thread for thread in threading.enumerate() if thread.name == "omnistage-runtime"]
+
+
+def test_commands_for_callers_reach_their_sink_and_the_others_the_replicas(folder: Path) -> None:
+    """Fault: a command that is carried out twice, or by the wrong side."""
+    release = Release(ref=REF)
+    machine = Scripted(
+        Arrived=[reply(), Restarted(request_id="r", attempt=2), release, Close(request_id="r", outcome="finished")]
+    )
+    world = World(machine, folder)
+    told: list[Any] = []
+    world.submit(request("r"), told.append)
+    world.start()
+    assert eventually(lambda: len(told) == 3)
+    world.close(0.0)
+    assert [type(message) for message in told] == [ClientItem, ClientRestarted, ClientClosed]
+    assert world.acted == [release] and world.shut == 1
+    assert machine.kinds() == ["Arrived", "ShutdownRequested"]
+
+
+def test_the_timer_fires_once_at_its_time_and_nothing_else_turns_the_loop(folder: Path) -> None:
+    """Fault: a loop that polls, a timer that fires early, or again and again."""
+    wake = time.monotonic() + 0.3
+    machine = Scripted(start=[WakeAt(time=wake - 0.2), WakeAt(time=wake)])
+    world = World(machine, folder)
+    world.start()
+    assert eventually(lambda: machine.kinds() == ["Tick"])
+    time.sleep(0.2)
+    assert isinstance(machine.seen[0], Tick) and wake <= machine.seen[0].now < wake + 0.2
+    assert machine.kinds() == ["Tick"] and world.turns <= 3
+    world.close(0.0)
+
+
+def test_a_payload_that_cannot_be_read_fails_its_request_and_tells_the_machine(folder: Path) -> None:
+    """Fault: the caller waits for an item that will never come."""
+    machine = Scripted(Arrived=[reply(), reply(seq=1), Close(request_id="r", outcome="finished")])
+    world = World(machine, folder)
+    world.payload = ConnectorError("the arena is gone")
+    told: list[Any] = []
+    world.submit(request("r"), told.append)
+    world.start()
+    assert eventually(lambda: "AbortRequested" in machine.kinds())
+    world.close(0.0)
+    assert len(told) == 1 and told[0].outcome == "failed" and told[0].error.code == "connector"
+    assert [event.request_id for event in machine.seen if isinstance(event, AbortRequested)] == ["r"]
+
+
+def test_an_exception_in_the_machine_is_one_error_for_everybody(folder: Path) -> None:
+    """Fault: a thread that dies in silence."""
+
+    class Faulty(Scripted):
+        def handle(self, event: Event) -> list[Command]:
+            if isinstance(event, Arrived) and event.request.request_id == "b":
+                raise KeyError("b")
+            return []
+
+    world = World(Faulty(), folder)
+    world.start()
+    answers: list[tuple[dict[str, Any], ErrorInfo | None]] = []
+    world.control("tokenize", {}, lambda results, error: answers.append((results, error)))
+    callers = [Caller(world, request(name)) for name in ("a", "b")]
+    for caller in callers:
+        closed = caller.end(5.0)
+        assert closed.error is not None and closed.error.code == "internal" and "KeyError: 'b'" in closed.error.message
+    assert eventually(lambda: world.status().state == "stopped")
+    assert world.shut == 1 and answers[0][1] is not None
+    late = Caller(world, request("c")).end(1.0)
+    assert late.error is not None and late.error.code == "closed"
+    world.close(0.0)
+
+
+def test_a_full_inbox_refuses_requests_at_once(folder: Path) -> None:
+    """Fault: callers pile up without bound in front of a thread that is busy."""
+    world = World(Scripted(), folder)
+    world._inbox.close()
+    world._inbox = Inbox(capacity=1)
+    told: list[Any] = []
+    for name in ("a", "b"):
+        world.submit(request(name), told.append)
+    assert len(told) == 1 and told[0].request_id == "b" and told[0].error.code == "queue_full"
+    assert told[0].error.retry_after_s == 1.0
+    world.close(0.0)
+    assert [message.request_id for message in told] == ["b", "a"] and told[1].error.code == "closed"
+
+
+def test_a_drain_that_does_not_end_is_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a close that waits for ever for a request that never ends."""
+    monkeypatch.setattr("omnistage.runtime.loop.STOP_GRACE_S", 0.2)
+    machine = Scripted(start=[StartReplica(process="counter", replica=0, epoch=1)])
+    world = World(machine, folder)
+    world.start()
+    caller = Caller(world, request("r"))
+    began = time.monotonic()
+    world.close(0.1)
+    assert 0.2 <= time.monotonic() - began < 2.0
+    closed = caller.end(1.0)
+    assert closed.error is not None and closed.error.code == "closed"
+    shutdowns = [event for event in machine.seen if isinstance(event, ShutdownRequested)]
+    assert [shutdown.drain_timeout_s for shutdown in shutdowns] == [0.1]
+
+
+def test_closing_what_was_never_started_ends_it(folder: Path) -> None:
+    """Fault: a constructor that failed half-way leaves descriptors, or a close that joins a thread that never ran."""
+    world = World(Scripted(), folder)
+    caller = Caller(world, request("r"))
+    world.close(0.0)
+    world.close(0.0)
+    closed = caller.end(1.0)
+    assert closed.error is not None and closed.error.code == "closed" and world.shut == 1
+
+
+def test_a_sink_may_speak_to_the_runtime(folder: Path) -> None:
+    """Fault: a lock that a caller meets again from inside its own call."""
+    machine = Scripted(Arrived=[reply(), Close(request_id="r", outcome="finished")])
+    world = World(machine, folder)
+    done = threading.Event()
+
+    def sink(message: object) -> None:
+        world.took("r", 0, 0, 4)
+        world.status()
+        if isinstance(message, ClientClosed):
+            world.close(0.0)
+            done.set()
+
+    world.submit(request("r"), sink)
+    world.start()
+    assert done.wait(5.0)
+    assert eventually(lambda: world.status().state == "stopped")
+
+
+def test_what_callers_get_is_their_own() -> None:
+    """Fault: a view of a buffer that somebody else writes to later."""
+    data = np.arange(6, dtype=np.int16).reshape(2, 3)
+    source = Tensor.of(data)
+    buffer = bytearray(12)
+    source.copy_to(memoryview(buffer))
+    copy = on_host(MultimodalPayload({"x": Tensor(source.spec, memoryview(buffer))}, {"rate": 1}))
+    buffer[:] = b"\xff" * 12
+    np.testing.assert_array_equal(copy.numpy("x"), data)
+    assert copy.metadata == {"rate": 1} and not copy.numpy("x").flags.writeable
+
+
+def requests_of(events: list[Event]) -> list[OmniRequest]:
+    return [event.request for event in events if isinstance(event, Arrived)]
+
+
+def test_events_arrive_in_the_order_in_which_callers_spoke(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: an abort that overtakes the request it is for."""
+    monkeypatch.setattr("omnistage.runtime.loop.STOP_GRACE_S", 0.0)
+    machine = Scripted()
+    world = World(machine, folder)
+    for number in range(50):
+        world.submit(request(str(number)), lambda message: None)
+        world.abort(str(number), "at once")
+    world.start()
+    assert eventually(lambda: len(machine.seen) == 100)
+    assert [asked.request_id for asked in requests_of(machine.seen)] == [str(number) for number in range(50)]
+    assert machine.kinds() == ["Arrived", "AbortRequested"] * 50
+    nows = [event.now for event in machine.seen]
+    assert nows == sorted(nows)
+    world.close(0.0)
