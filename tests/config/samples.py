@@ -77,6 +77,7 @@ ANY_TEXT = PipelineConfig("any_text", "AnyText", (writer(owns_tokenizer=True),),
 NAMED_TEXT = PipelineConfig("named_text", "NamedText", (writer(),), hf_architectures=("OneForText",))
 LARGE = PipelineConfig("large", "Large", (writer(),), hf_config_predicate=f"{HERE}:is_large")
 PICTURES = PipelineConfig("pictures", "Pictures", (painter(0, edges=()),), diffusers_class_name="PicturePipeline")
+VOICE_ONLY = PipelineConfig("voice_only", "VoiceOnly", (speaker(0, edges=(), bridge=None),))
 AUTHOR_ONLY = PipelineConfig(
     "with_deploy", "WithDeploy", PIPELINE.stages, default_deploy_config_name="sample.yaml", voices=("anna",)
 )

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.config.env import cache_dir
+from omnistage.config.env import cache_dir, child_environment, log_level
+from omnistage.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,27 @@ def test_the_cache_is_where_the_user_says(
     for name, value in ({"HOME": "/home/u"} | environment).items():
         monkeypatch.setenv(name, value)
     assert cache_dir() == Path(expected)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, "info"), ("", "info"), ("DEBUG", "debug")])
+def test_the_log_level_is_a_known_word(monkeypatch: pytest.MonkeyPatch, value: str | None, expected: str) -> None:
+    """Fault: an empty variable taken for a level, or a level that depends on its case."""
+    monkeypatch.delenv("OMNISTAGE_LOG_LEVEL", raising=False)
+    if value is not None:
+        monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", value)
+    assert log_level() == expected
+
+
+def test_another_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a misspelt level that turns into silence."""
+    monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "chatty")
+    with pytest.raises(ConfigError, match="OMNISTAGE_LOG_LEVEL: 'chatty' is not accepted; accepted: debug, info"):
+        log_level()
+
+
+def test_a_child_has_our_environment_and_its_own_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a stage's variable lost, or the rest of the environment."""
+    monkeypatch.setenv("OMNISTAGE_TEST_A", "ours")
+    monkeypatch.setenv("OMNISTAGE_TEST_B", "ours")
+    child = child_environment({"OMNISTAGE_TEST_B": "its own"})
+    assert (child["OMNISTAGE_TEST_A"], child["OMNISTAGE_TEST_B"]) == ("ours", "its own")

@@ -80,8 +80,9 @@ def test_an_error_of_the_graph_is_named(stages: tuple[StagePipelineConfig, ...],
 @pytest.mark.parametrize("field", ["hf_config_predicate", "locate", "fetch"])
 def test_the_hooks_of_the_pipeline_itself_are_checked(field: str) -> None:
     """Fault: a misspelt `locate` found only when a server starts."""
+    changes: dict[str, Any] = {field: f"{HERE}:absent"}
     with pytest.raises(ConfigError, match="does not resolve"):
-        dataclasses.replace(PIPELINE, **{field: f"{HERE}:absent"})
+        dataclasses.replace(PIPELINE, **changes)
 
 
 def test_an_alias_must_name_a_stage() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from omnistage.config.keys import KEYS
 from omnistage.config.resolution import OmniConfigResolution
 from omnistage.config.stage import ARStageConfig, StageConfig
 from omnistage.config.state import DEFAULT
@@ -65,7 +66,8 @@ def _params(resolution: OmniConfigResolution, stage: StageConfig) -> list[Row]:
 def _value(resolution: OmniConfigResolution, path: str) -> Any:
     match path.split(".", maxsplit=3):
         case ["stages", stage_id, key]:
-            return getattr(resolution.stage(int(stage_id)), key)
+            # A key that is known to be refused was given with the one value it may have.
+            return getattr(resolution.stage(int(stage_id)), key) if KEYS[key].resolved else KEYS[key].default
         case ["stages", stage_id, "env", name]:
             return resolution.stage(int(stage_id)).env[name]
         case ["edges", ends, *key]:

@@ -75,7 +75,7 @@ class ResolutionState:
         elif kinds[stage_id] in KEYS[name].ignored_on:
             self.ignored.append(path)
         elif kinds[stage_id] not in KEYS[name].kinds:
-            self._refuse(given, f"no key of an {kinds[stage_id]} stage; it is one of {_kinds(KEYS[name])}")
+            self._refuse(given, f"no key of {_article(kinds[stage_id])} stage; it is one of {_kinds(KEYS[name])}")
 
     def _check_wide_key(self, given: Given, name: str) -> None:
         kinds = {stage.execution_type for stage in self.pipeline.stages}
@@ -91,3 +91,7 @@ class ResolutionState:
 
 def _kinds(key: Key) -> str:
     return ", ".join(kind for kind in ExecutionType if kind in key.kinds)
+
+
+def _article(kind: ExecutionType) -> str:
+    return f"a {kind}" if kind is ExecutionType.DIFFUSION else f"an {kind}"
