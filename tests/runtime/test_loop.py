@@ -243,7 +243,7 @@ def requests_of(events: list[Event]) -> list[OmniRequest]:
 
 def test_events_arrive_in_the_order_in_which_callers_spoke(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: an abort that overtakes the request it is for."""
-    monkeypatch.setattr("omnistage.runtime.loop.STOP_GRACE_S", 0.0)
+    monkeypatch.setattr("omnistage.runtime.loop.STOP_GRACE_S", 0.1)
     machine = Scripted()
     world = World(machine, folder)
     for number in range(50):
