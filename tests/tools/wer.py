@@ -48,11 +48,11 @@ class WordErrors:
 
 def normalise(text: str) -> list[str]:
     """The words that are compared."""
-    text = unicodedata.normalize("NFKD", text.lower()).replace("’", "'")
-    text = "".join(character for character in text if not unicodedata.combining(character))
+    decomposed = unicodedata.normalize("NFKD", text.lower()).replace("’", "'")
+    text = "".join(character for character in decomposed if not unicodedata.combining(character))
     text = _MONEY.sub(lambda match: f"{match[2]} {_CURRENCIES[match[1]]}", text)
-    for symbol, words in _SYMBOLS.items():
-        text = text.replace(symbol, words)
+    for symbol, name in _SYMBOLS.items():
+        text = text.replace(symbol, name)
     text = _NUMBER.sub(_spelt_out, text)
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text)
     return [_SPELLINGS.get(word, word) for word in words]

@@ -76,9 +76,9 @@ def read_ctranslate2(binary: bytes) -> dict[str, np.ndarray]:
 
     def number(form: str) -> int:
         nonlocal at
-        (value,) = struct.unpack_from(f"<{form}", binary, at)
+        found = struct.unpack_from(f"<{form}", binary, at)
         at += struct.calcsize(f"<{form}")
-        return value
+        return int(found[0])
 
     def string() -> str:
         nonlocal at

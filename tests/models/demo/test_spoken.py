@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from omnistage.models.demo.spoken import Mark, Word, spoken
 
+PARTS = ("cat", "dog", "7", "12", "$5", "3.14", "%", "+", "=", "@", "NASA", "e.g.", "2nd", "ω", "é")
+
 
 def said(text: str) -> str:
     """Words and marks; spelt ones in capitals."""
@@ -111,12 +113,7 @@ def test_a_letter_or_digit_alone_is_said(character: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(["cat", "dog", "7", "12", "$5", "3.14", "%", "+", "=", "@", "NASA", "e.g.", "2nd", "ω", "é"]),
-        max_size=8,
-    )
-)
+@given(st.lists(st.sampled_from(PARTS), max_size=8))
 def test_words_apart_are_all_said(parts: list[str]) -> None:
     """Fault: a rule that takes its neighbour's characters."""
     words = [token.text for token in spoken(" , ".join(parts)) if isinstance(token, Word)]

@@ -188,7 +188,8 @@ def _folded(character: str) -> str:
         return character  # its decomposition would take a syllable to pieces
     plain = unicodedata.normalize("NFKD", character)
     kept = "".join(part for part in plain if not unicodedata.combining(part))
-    return "".join(str(unicodedata.digit(part)) if part.isdigit() else part for part in kept) or character
+    folded = "".join(str(unicodedata.digit(part)) if part.isdigit() else part for part in kept)
+    return folded if folded.strip() else character
 
 
 def _said(text: str) -> list[Token]:
