@@ -12,7 +12,8 @@ from omnistage.stages.base import StageOutput, StageRequest
 
 
 class TightConnector:
-    """Has room for `room` payloads with tensors; whatever is put can be read until it is released."""
+    """Has room for `room` payloads with tensors (one that says `occupies` counts for as many); whatever is put can be read
+    until it is released."""
 
     name = "tight"
 
@@ -26,8 +27,8 @@ class TightConnector:
     def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
         if payload.metadata.get("too_large"):
             raise PayloadTooLargeError("a payload of 9 bytes exceeds 8")
-        occupies = bool(payload.tensors)
-        if occupies and self.room == 0:
+        occupies = _occupied(payload)
+        if occupies > self.room:
             return None
         self.room -= occupies
         key = self.puts
@@ -42,7 +43,7 @@ class TightConnector:
         return self.payloads[ref.key]
 
     def release(self, ref: PayloadRef) -> None:
-        self.room += bool(self.payloads.pop(ref.key).tensors)
+        self.room += _occupied(self.payloads.pop(ref.key))
 
     def attach(self, owner: str, epoch: int, descriptor: int) -> None:
         self.descriptors[owner, epoch] = descriptor
@@ -56,6 +57,10 @@ class TightConnector:
 
     def close(self) -> None:
         self.payloads.clear()
+
+
+def _occupied(payload: MultimodalPayload) -> int:
+    return int(payload.metadata.get("occupies", 1)) if payload.tensors else 0
 
 
 @dataclass

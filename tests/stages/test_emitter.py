@@ -199,6 +199,19 @@ def test_room_goes_to_the_oldest_and_text_passes_meanwhile() -> None:
     assert sender.emitter.wants_room
 
 
+def test_a_younger_request_leaves_the_room_that_an_older_one_waits_for() -> None:
+    """Fault: small payloads of younger requests take every bit of room that comes free, and an older large one starves."""
+    sender = Sender(OutputEdge(target=1), room=1)
+    sender.open("old", order=1)
+    sender.open("young", order=2)
+    many = np.zeros(20_000).tolist()
+    sender.emitter.gather("old", rows(*many, occupies=2))
+    sender.emitter.gather("young", rows(*many))
+    assert sender.emitter.pump().events == []
+    sender.connector.room = 2
+    assert [event.request_id for event in sender.emitter.pump().events] == ["old"]
+
+
 def test_a_payload_that_can_never_travel_fails_its_request_alone() -> None:
     """Fault: one request's oversized picture stops the stage, or is tried again for ever."""
     sender = Sender(OutputEdge(target=1))
