@@ -3,7 +3,7 @@
 What it does: reads a text with `spoken`, asks gruut for the IPA of every word, and writes the result
 in Kokoro's alphabet, punctuation included. `phonemes(text)` is a pure function of the text; it is
 "" for a text that says nothing. Every word of `spoken` is said: one that gruut has no phonemes for
-is spelt. Importing this module imports gruut (0.6 s); each thread loads its own dictionary (0.1 s).
+is spelt. Importing this module imports gruut (0.6 s); making an `EnglishPhonemes` loads it (0.2 s).
 
 What it does not know: the vocabulary's ids, voices, cutting.
 
@@ -13,12 +13,15 @@ rhotic vowels are two, there is no length mark. The length of the string is the 
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
 from gruut.const import TextProcessorSettings
 from gruut.lang import get_settings
+from gruut.phonemize import SqlitePhonemizer
+from gruut.utils import find_lang_dir, remove_non_word_chars
 
 from omnistage.models.demo.spoken import Mark, Token, Word, spoken
 
@@ -50,7 +53,8 @@ class EnglishPhonemes:
     """Text to phonemes. Calls from several threads are safe; results are cached by text."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._gruut = _open_gruut()
         self.phonemes = lru_cache(maxsize=_CACHED_TEXTS)(self._phonemes)
 
     def count(self, text: str) -> int:
@@ -58,14 +62,15 @@ class EnglishPhonemes:
         return len(self.phonemes(text))
 
     def _phonemes(self, text: str) -> str:
-        tokens = spoken(text, self._known)
-        if not any(isinstance(token, Word) for token in tokens):
-            return ""
-        return _written(tokens, self._said(tokens))
+        with self._lock:
+            tokens = spoken(text, self._known)
+            if not any(isinstance(token, Word) for token in tokens):
+                return ""
+            return _written(tokens, self._said(tokens))
 
     def _said(self, tokens: Sequence[Token]) -> list[str]:
         """The phonemes of every token, marks as they are. Parts of speech choose between "read" and "read"."""
-        parts_of_speech = self._gruut().get_parts_of_speech([token.text for token in tokens])
+        parts_of_speech = self._gruut.get_parts_of_speech([token.text for token in tokens])
         return [
             token.text if isinstance(token, Mark) else self._word(token, f"gruut:{part}")
             for token, part in zip(tokens, parts_of_speech, strict=True)
@@ -74,19 +79,22 @@ class EnglishPhonemes:
     def _word(self, word: Word, role: str) -> str:
         if word.spelled:
             return _spelt(word.text)
-        gruut = self._gruut()
-        found = gruut.lookup_phonemes(word.text, role) or gruut.guess_phonemes(word.text, role)
+        found = self._gruut.lookup_phonemes(word.text, role) or self._gruut.guess_phonemes(word.text, role)
         return to_kokoro("".join(found or ())) or _spelt(word.text)
 
-    def _gruut(self) -> TextProcessorSettings:
-        """This thread's dictionary: it is a database connection that other threads must not use."""
-        found = self._local.__dict__.get("gruut")
-        if found is None:
-            found = self._local.__dict__["gruut"] = get_settings(_LANGUAGE)
-        return found
-
     def _known(self, word: str) -> bool:
-        return bool(self._gruut().lookup_phonemes(word, do_transforms=False))
+        return bool(self._gruut.lookup_phonemes(word, do_transforms=False))
+
+
+def _open_gruut() -> TextProcessorSettings:
+    """gruut's dictionary, guesser and tagger, loaded. Its own way to the dictionary binds it to one thread."""
+    path = find_lang_dir(_LANGUAGE) / "lexicon.db"
+    connection = sqlite3.connect(str(path), check_same_thread=False)
+    dictionary = SqlitePhonemizer(connection, word_transform_funcs=[remove_non_word_chars])  # dog's -> dogs
+    gruut = get_settings(_LANGUAGE, lookup_phonemes=dictionary)
+    gruut.guess_phonemes("warm")
+    gruut.get_parts_of_speech(["warm"])
+    return gruut
 
 
 def _spelt(letters: str) -> str:
