@@ -172,6 +172,7 @@ def test_bases_that_go_round_are_an_error(folder: Path) -> None:
         ("base_config: 3", "deploy.yaml base_config: 3 is not accepted; accepted: a path relative to this file"),
         ("base_config: absent.yaml", "absent.yaml cannot be read: No such file or directory"),
         ("a: [", "deploy.yaml is no YAML: "),
+        ("? [1, 2]\n: 3", "deploy.yaml is no YAML: "),
         ("- a", "'list' is not accepted; accepted: a mapping of keys at the top"),
         ("threads: 1\nthreads: 2", "deploy.yaml: the key 'threads' stands twice, again in line 2"),
         ("stages:\n- stage_id: 0\n  threads: 1\n  threads: 2", "the key 'threads' stands twice, again in line 4"),

@@ -291,9 +291,10 @@ def _duplicate_key(root: Any) -> str | None:
             case yaml.MappingNode(value=pairs):
                 names: set[str] = set()
                 for name, value in pairs:
-                    if name.value in names:
-                        return f"the key {name.value!r} stands twice, again in line {name.start_mark.line + 1}"
-                    names.add(str(name.value))
+                    written = str(name.value)  # a key may itself be a list or a mapping
+                    if written in names:
+                        return f"the key {written!r} stands twice, again in line {name.start_mark.line + 1}"
+                    names.add(written)
                     waiting.append(value)
             case yaml.SequenceNode(value=items):
                 waiting.extend(items)
