@@ -1,5 +1,7 @@
 """The thread around the machine, with a machine and replicas that are a few lines each."""
 
+import functools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -223,6 +225,26 @@ def test_a_sink_may_speak_to_the_runtime(folder: Path) -> None:
     world.start()
     assert done.wait(5.0)
     assert eventually(lambda: world.status().state == "stopped")
+
+
+def test_a_descriptor_that_an_earlier_callback_closed_is_not_called_for(folder: Path) -> None:
+    """Fault: of two descriptors that became readable at once the first one's callback ends the second one's owner."""
+    world = World(Scripted(), folder)
+    ends = [os.eventfd(1), os.eventfd(1)]
+    called: list[int] = []
+
+    def close_both(index: int) -> None:
+        called.append(index)
+        for descriptor in ends:
+            world._selector.unregister(descriptor)
+            os.close(descriptor)
+
+    for index, descriptor in enumerate(ends):
+        world._watch(descriptor, functools.partial(close_both, index))
+    world.start()
+    assert eventually(lambda: bool(called))
+    world.close(0.0)
+    assert len(called) == 1 and world.status().state == "stopped" and world.shut == 1
 
 
 def test_what_callers_get_is_their_own() -> None:

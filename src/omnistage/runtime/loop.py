@@ -275,31 +275,28 @@ class RuntimeLoop(ABC):
             reasons=command.reasons,
             attempts=command.attempts,
         )
-        self._tell(command.request_id, closed)
-        self._sinks.pop(command.request_id, None)
+        self._tell_last(closed)
 
     def _give_up(self, request_id: str, error: ErrorInfo) -> None:
         """The caller gets its terminal state from here; the machine is told to clean up."""
-        self._tell(request_id, ClientClosed(request_id, "failed", error))
-        self._sinks.pop(request_id, None)
+        self._tell_last(ClientClosed(request_id, "failed", error))
         self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=error.message))
 
-    def _tell(self, request_id: str, message: ClientItem | ClientRestarted | ClientClosed) -> None:
+    def _tell(self, request_id: str, message: ClientItem | ClientRestarted) -> None:
         sink = self._sinks.get(request_id)
-        if sink is None:
-            return
-        try:
-            sink(message)
-        except Exception:
-            # A caller's fault must not end the others' requests.
-            logger.exception("the sink of request %s has failed; the request is given up", request_id)
+        if sink is not None and not _say(sink, message):
             del self._sinks[request_id]
             self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason="its sink has failed"))
 
+    def _tell_last(self, closed: ClientClosed) -> None:
+        """Whoever hears of the end finds the request gone from the status."""
+        sink = self._sinks.pop(closed.request_id, None)
+        if sink is not None:
+            _say(sink, closed)
+
     def _fail_all(self, error: ErrorInfo) -> None:
         for request_id in list(self._sinks):
-            self._tell(request_id, ClientClosed(request_id, "failed", error))
-        self._sinks.clear()
+            self._tell_last(ClientClosed(request_id, "failed", error))
         for done in self._controls.values():
             done({}, error)
         self._controls.clear()
@@ -332,6 +329,16 @@ class RuntimeLoop(ABC):
             if self._log is not None:
                 self._log.close()
             self._board.end()
+
+
+def _say(sink: Sink, message: ClientItem | ClientRestarted | ClientClosed) -> bool:
+    """False if the sink has failed: a caller's fault must not end the others' requests."""
+    try:
+        sink(message)
+    except Exception:
+        logger.exception("the sink of request %s has failed; the request is given up", message.request_id)
+        return False
+    return True
 
 
 def on_host(payload: MultimodalPayload) -> MultimodalPayload:
