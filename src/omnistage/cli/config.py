@@ -67,11 +67,9 @@ def check(
             f"stage {stage.name}: {stage.num_replicas} replica(s), each KV cache {_mib(stage.kv_cache_nbytes)}, "
             f"inputs at most {_mib(stage.inputs_nbytes)}"
         )
-    oversize = _mib(resolution.deploy.arena_oversize_nbytes)
     for plan in resolution.processes:
         ids = ", ".join(str(stage_id) for stage_id in plan.stage_ids)
-        arena = f"arena {_mib(plan.arena_nbytes)}, oversize at most {oversize}"
-        print(f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each {arena}")
+        print(f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each arena {_mib(plan.arena_nbytes)}")
     _print_warnings(resolution)
     print("ok")
 

@@ -7,6 +7,7 @@ from omnistage.config.pipeline import ExecutionType, PipelineConfig, StagePipeli
 PIPELINE = PipelineConfig(
     model_type="causal_lm",
     model_arch="CausalLM",
+    hf_architectures=("*ForCausalLM",),
     stages=(
         StagePipelineConfig(
             stage_id=0,
