@@ -17,7 +17,7 @@ from omnistage.core.errors import InvalidRequestError, StageUnavailableError
 from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
-from omnistage.engine.compose import composed
+from omnistage.engine.compose import resolved, runtime_of, served_model
 from omnistage.engine.outputs import whole
 from omnistage.obs.log import configure_logging
 from omnistage.serve.media import DEFAULT_RATE, encoded
@@ -51,11 +51,12 @@ def run(
     # The template of a chat model makes a question of it.
     ask = Ask({"messages": [{"role": "user", "content": prompt}], "modalities": wants}, fields=fields, stream=True)
     file_format = None if out is None else format_of(out)
-    served, runtime = composed(model, deploy_config=deploy_config, overrides=overrides)
-    wanted = admit(served, ask).wants  # what is wrong is told before anything is loaded
+    resolution = resolved(model, deploy_config=deploy_config, overrides=overrides)
+    served = served_model(resolution)
+    wanted = admit(served, ask).wants  # what is wrong is told before anything is made
     if "audio" in wanted and out is None:
         raise InvalidRequestError.of("out", None, "a file for the audio, such as answer.wav")
-    answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime), ask))
+    answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime_of(resolution)), ask))
     if out is not None and file_format is not None:
         save_audio(answer, out, file_format)
 

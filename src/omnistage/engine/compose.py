@@ -44,7 +44,7 @@ def resolved(
 def composed(
     model: str, *, deploy_config: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[ServedModel, Runtime]:
-    """What is served, and the runtime that serves it, not yet started."""
+    """What is served, and the runtime that serves it, not yet started; whoever takes it closes it."""
     resolution = resolved(model, deploy_config=deploy_config, overrides=overrides)
     return served_model(resolution), runtime_of(resolution)
 
@@ -79,7 +79,7 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
 
 
 def runtime_of(resolution: OmniConfigResolution) -> Runtime:
-    """The machine for this pipeline in the runtime that the deployment asks for."""
+    """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started."""
     deploy = resolution.deploy
     limits = Limits(
         max_queued_requests=deploy.max_queued_requests,

@@ -1,0 +1,61 @@
+"""The composition root: from a folder and flags to what admission knows and a runtime that has not been started."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from omnistage.core.errors import ConfigError, ModelNotFoundError
+from omnistage.core.params import SamplingParams
+from omnistage.engine.compose import composed, require_processes, resolved, runtime_of, served_model
+from omnistage.runtime.driver import Driver
+from omnistage.runtime.inline import InlineRuntime
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a causal language model's folder looks like from outside."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_folder_becomes_a_served_model(folder: Path) -> None:
+    """Fault: what an operator has configured does not reach admission or the machine."""
+    overrides = {
+        "pipeline": "causal_lm",
+        "request_timeout_s": 5.0,
+        "max_queued_requests": 3,
+        "stage_0_default_sampling_params": {"top_k": 4},
+    }
+    served, runtime = composed(str(folder), overrides=overrides)
+    assert served.modalities == ("text",)
+    assert (served.request_timeout_s, served.max_queued_requests) == (5.0, 3)
+    params = served.stages[0].defaults
+    assert isinstance(params, SamplingParams)
+    assert params.top_k == 4
+    assert isinstance(runtime, Driver)
+    runtime.close(0.0)
+
+
+def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
+    """Fault: a server whose stages it could neither watch nor restart."""
+    resolution = resolved(str(folder), overrides={"pipeline": "causal_lm", "inline": True})
+    runtime = runtime_of(resolution)
+    assert isinstance(runtime, InlineRuntime)
+    runtime.close(0.0)
+    with pytest.raises(ConfigError, match="inline: True is not accepted"):
+        require_processes(resolution)
+    require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
+
+
+def test_a_pipeline_can_be_named(folder: Path) -> None:
+    """Fault: the name among the overrides is taken for an unknown key."""
+    with pytest.raises(ConfigError, match="there is no pipeline 'nosuch'"):
+        resolved(str(folder), overrides={"pipeline": "nosuch"})
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    """Fault: a model that does not exist is found out when a stage starts."""
+    with pytest.raises(ModelNotFoundError, match="no such folder"):
+        served_model(resolved(str(tmp_path / "nosuch")))
