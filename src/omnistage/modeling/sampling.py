@@ -197,9 +197,9 @@ def _draw_among_few(scaled: torch.Tensor, params: Sequence[SamplingParams], chan
     is_cut = np.array([one.top_k <= 0 for one in params])
     for index in np.flatnonzero(is_cut & (np.array([one.top_p for one in params]) < 1.0)):
         totals[index] = _total_weight(scaled[index])
-    kept, covers = _filter(weights, totals, params)
+    kept = _filter(weights, totals, params)
     # Without a top-k more tokens than were looked at may belong to the row.
-    looked_at_all = ~is_cut | covers
+    looked_at_all = ~is_cut | _covers(weights, np.isfinite(values).sum(axis=1), totals, params)
     cumulative = np.cumsum(np.where(kept, weights, 0.0), axis=1)
     place = np.minimum((cumulative <= (chances * cumulative[:, -1])[:, None]).sum(axis=1), kept.sum(axis=1) - 1)
     return [int(ids[row, place[row]]) if looked_at_all[row] else -1 for row in range(len(params))]
@@ -219,21 +219,28 @@ def _padded(
     return rectangle, ids
 
 
-def _filter(
-    weights: Floats, totals: Floats, params: Sequence[SamplingParams]
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which candidates (best first) survive top-p and min-p, and which rows certainly have no survivor beyond them."""
+def _filter(weights: Floats, totals: Floats, params: Sequence[SamplingParams]) -> npt.NDArray[np.bool_]:
+    """Which candidates [N, most], best first, survive top-p and min-p. The best always does."""
     top_p = np.array([one.top_p for one in params])
     min_p = np.array([one.min_p for one in params])
     cumulative = np.cumsum(weights, axis=1)
     before = np.hstack([np.zeros((len(weights), 1)), cumulative[:, :-1]])
     in_nucleus = (before < (top_p * totals)[:, None]) | (top_p >= 1.0)[:, None]
-    likely = weights >= min_p[:, None] * weights[:, :1]
-    kept = (weights > 0) & in_nucleus & likely
+    kept = (weights > 0) & in_nucleus & (weights >= min_p[:, None] * weights[:, :1])
     kept[:, 0] = True
-    ends_inside = (top_p < 1.0) & (cumulative[:, -1] >= top_p * totals)
-    ends_inside |= ~likely[:, -1] | (weights[:, -1] == 0)
-    return kept, ends_inside
+    return kept
+
+
+def _covers(
+    weights: Floats, lengths: npt.NDArray[np.int64], totals: Floats, params: Sequence[SamplingParams]
+) -> npt.NDArray[np.bool_]:
+    """Rows of which no survivor can be outside of their first `lengths` candidates: a filter ends among those."""
+    top_p = np.array([one.top_p for one in params])
+    min_p = np.array([one.min_p for one in params])
+    last = weights[np.arange(len(weights)), lengths - 1]
+    nucleus_ends = (top_p < 1.0) & (np.cumsum(weights, axis=1)[:, -1] >= top_p * totals)
+    found: npt.NDArray[np.bool_] = nucleus_ends | (last < min_p * weights[:, 0]) | (last == 0)
+    return found
 
 
 def _total_weight(scaled: torch.Tensor) -> float:
@@ -247,7 +254,7 @@ def _draw_among_all(scaled: torch.Tensor, params: SamplingParams, chance: float)
     if params.top_p < 1.0 or params.min_p > 0.0:
         order = np.argsort(-weights, kind="stable")
         ordered = weights[order][None]
-        kept, _ = _filter(ordered, np.cumsum(ordered, axis=1)[:, -1], [params])
+        kept = _filter(ordered, np.cumsum(ordered, axis=1)[:, -1], [params])
         cut = np.zeros_like(weights)
         cut[order] = np.where(kept[0], ordered[0], 0.0)
         weights = cut
