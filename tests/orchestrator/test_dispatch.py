@@ -80,8 +80,9 @@ def test_requests_spread_over_replicas_and_later_stages_of_a_process_stay_with_t
     )
     assert submitted(given.arrive("a")) == [("a", 0)]
     assert submitted(given.arrive("b")) == [("b", 1)]
-    given.emit(0, 1, 0, ref(1), last=True, request_id="b", replica=1)
-    given.done(0, "b", replica=1)
+    given.emit(0, 1, 0, ref(1), request_id="b", replica=1)
+    given.abort("a")
+    given.cancelled(0, "a", replica=0)  # the first replica is empty now
     assert submitted(given.emit(1, 2, 0, ref(2), request_id="b")) == [("b", 1)]
 
 

@@ -174,3 +174,15 @@ def test_a_group_finishes_when_its_last_member_is_complete() -> None:
         ("companion", "finished"),
     ]
     expect_empty(given)
+
+
+def test_what_waited_for_a_stage_that_never_started_is_released_at_the_end() -> None:
+    """Fault: items of an aborted request stay in the arena because their target never saw them."""
+    given = Trace(stage(0), stage(1, "text"), edge(0, 1), up=False)
+    given.up("p0")
+    given.arrive()
+    given.emit(0, 1, 0, ref(1))
+    given.emit(0, 1, 1, ref(2))
+    assert [release.ref.key for release in of(Release, given.abort())] == [1, 2]
+    given.cancelled(0)
+    expect_empty(given)

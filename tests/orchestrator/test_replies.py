@@ -94,12 +94,11 @@ def test_whoever_takes_something_in_time_is_not_too_slow() -> None:
     """Fault: a slow but steady listener is cut off."""
     given = speaking()
     for seq in range(3):
-        given.emit(0, -1, seq, ref(seq, nbytes=45))
-    given.at(4.0).take(0, 0)
-    given.emit(0, -1, 3, ref(3, nbytes=45))
+        given.emit(0, -1, seq, ref(seq, nbytes=90))
+    assert replied(given.at(4.0).take(0, 0)) == [1]  # and another one still waits
     assert of(Close, given.tick(5.0)) == []
-    assert of(Close, given.at(8.0).take(0, 1)) == []
-    assert of(Close, given.tick(9.0)) == []
+    assert replied(given.at(8.0).take(0, 1)) == [2]
+    assert of(Close, given.tick(12.0)) == []
 
 
 def test_a_caller_is_not_blamed_while_nothing_waits_for_it() -> None:
