@@ -167,7 +167,6 @@ def test_a_stop_comes_after_the_current_step_and_before_waiting_mail(running: Ru
     assert not any(isinstance(event, StageDone) for event in running.owner.events)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_the_loop_itself_is_told() -> None:
     """Fault: a thread that ends in silence while its process looks alive."""
     stage = Running()

@@ -348,7 +348,6 @@ def test_a_stage_that_cannot_be_loaded_is_told_with_its_name(error: Exception) -
     process.server.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_loop_that_dies_of_its_own_fault_ends_the_worker() -> None:
     """Fault: a process that sends heartbeats although nobody steps."""
 

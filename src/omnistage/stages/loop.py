@@ -112,11 +112,9 @@ class StageLoop:
             host = self._load()
             if host is not None:
                 self._run(host)
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - handed to the owner, who logs it and ends the process
             error = raised
-            raise
-        finally:
-            self._owner.ended(self.stage_id, error)
+        self._owner.ended(self.stage_id, error)
 
     def _load(self) -> StageHost | None:
         with self._build_lock:
