@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from omnistage import __version__
-from omnistage.core.errors import OmniError
+from omnistage.config.problems import problems_of
+from omnistage.core.errors import ConfigError, OmniError
 
 COMMANDS = {
     "serve": "omnistage.cli.serve",
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         application(given)(given, prog_name="omnistage")
     except OmniError as error:
-        for line in error.message.splitlines():
+        for line in problems_of(error) if isinstance(error, ConfigError) else (error.message,):
             typer.echo(f"error: {line}", err=True)
         sys.exit(1)
 

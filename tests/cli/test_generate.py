@@ -1,0 +1,135 @@
+"""`omnistage generate` over a runtime without stages."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from omnistage.cli import generate as command
+from omnistage.cli.main import main
+from omnistage.core.errors import ErrorInfo
+from omnistage.core.request import OmniRequest
+from omnistage.engine.served import ServedModel
+from omnistage.runtime.base import ReplicaStatus, RuntimeStatus
+from tests.engine.models import SPOKEN, WRITTEN
+from tests.fakes_runtime import FakeRuntime
+
+Served = dict[str, Any]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    """`runtime` and `model` that the command finds, and the `overrides` that it was given."""
+    state: Served = {"runtime": FakeRuntime(), "model": SPOKEN}
+
+    def resolved(model: str, **given: Any) -> None:
+        state["overrides"] = given["overrides"]
+
+    monkeypatch.setattr(command, "resolved", resolved)
+    monkeypatch.setattr(command, "served_model", lambda _: state["model"])
+    monkeypatch.setattr(command, "runtime_of", lambda _: state["runtime"])
+    return state
+
+
+def call(*words: str) -> object:
+    """The exit code."""
+    try:
+        main(["generate", "m", "--prompt", "Hi", *words])
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
+
+
+def submitted(served: Served) -> OmniRequest:
+    [request] = served["runtime"].submitted
+    assert isinstance(request, OmniRequest)
+    return request
+
+
+def test_text_goes_to_stdout(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: the answer is mixed with what is said about it, or parameters do not arrive."""
+    assert call("--temperature", "0", "--max-tokens", "5", "--seed", "0", "--stage-0-threads", "2") == 0
+    assert capsys.readouterr().out == "Hello world.\n"
+    request = submitted(served)
+    params: Any = request.stage_params[0]
+    assert (params.temperature, params.max_tokens, params.seed, request.wants) == (0.0, 5, 0, ("text",))
+    assert request.prompt.messages == ({"role": "user", "content": "Hi"},)
+    assert served["overrides"] == {"stage_0_threads": 2}
+    assert served["runtime"].closed_with == 0.0
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".flac", ".ogg"])
+def test_speech_goes_to_the_file(
+    served: Served, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a file whose content is not what its name says, or speech that is cut."""
+    out = tmp_path / f"answer{suffix}"
+    assert call("--out", str(out), "--voice", "echo") == 0
+    samples, rate = soundfile.read(out)
+    assert (len(samples), rate) == (480, 24000)
+    assert submitted(served).wants == ("text", "audio")
+    speech: Any = submitted(served).stage_params[1]
+    assert speech.voice == "am_michael"
+    assert f"wrote {out}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--modalities", "smell"),
+            "modalities: 'smell' is not accepted; accepted: a list of one or more of text, audio",
+        ),
+        (("--modalities", ""), "modalities: [] is not accepted"),
+        (("--modalities", "audio"), "out: None is not accepted; accepted: a file for the audio"),
+        (("--voice", "bob"), "voice: 'bob' is not accepted; accepted: one of af_heart, am_michael, alloy, echo"),
+        (("--temperature", "-1"), "temperature: -1.0 is not accepted; accepted: a number in [0.0, 100.0]"),
+        (("--max-tokens", "0"), "max_tokens: 0 is not accepted"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(
+    served: Served, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: weights are loaded for a request that is refused, or the text is another than Python's."""
+    assert call(*words) == 1
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert served["runtime"].submitted == []
+
+
+def test_a_failure_is_one_line(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: a traceback for a stage's failure."""
+    served["runtime"].error = ErrorInfo("stage_failed", "the voice broke", "speaker")
+    assert call() == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: the voice broke"
+
+
+def test_stages_that_do_not_start_are_told(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: a prompt that waits for stages that will never come."""
+
+    class Loading(FakeRuntime):
+        looks = 0
+
+        def status(self) -> RuntimeStatus:
+            self.looks += 1
+            if self.looks < 4:
+                return RuntimeStatus("starting", {"thinker": "starting"}, (ReplicaStatus("thinker", 0, "starting"),))
+            down = ReplicaStatus("thinker", 0, "down", "the weights are broken")
+            return RuntimeStatus("degraded", {"thinker": "down"}, (down,))
+
+    served["runtime"] = Loading()
+    assert call() == 1
+    assert "the stages did not start" in capsys.readouterr().err
+    assert served["runtime"].submitted == []
+
+
+def test_a_model_that_only_writes_makes_no_file(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: an empty sound file for an answer without sound."""
+    model: ServedModel = WRITTEN
+    served["model"] = model
+    out = tmp_path / "answer.wav"
+    assert call("--out", str(out)) == 1
+    assert "no sound" in capsys.readouterr().err
+    assert not out.exists()

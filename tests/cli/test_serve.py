@@ -1,0 +1,64 @@
+"""`omnistage serve`: what the flags become."""
+
+import pytest
+
+from omnistage.cli import serve as command
+from omnistage.cli.main import main
+from omnistage.core.errors import ConfigError
+from omnistage.serve.options import ServeOptions
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
+    """Options of the servers that would have been started."""
+    taken: list[ServeOptions] = []
+
+    def serve(options: ServeOptions) -> int:
+        taken.append(options)
+        return 0
+
+    monkeypatch.setattr(command, "serve", serve)
+    return taken
+
+
+def call(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *words])
+    return ended.value.code
+
+
+def test_flags_and_overrides(served: list[ServeOptions]) -> None:
+    """Fault: a flag that is accepted and has no effect."""
+    words = "m --omni --host 0.0.0.0 --port 0 --api-key k --deploy-config f.yaml --pipeline p --no-async-chunk"
+    assert call(*words.split(), "--stage-0-max-num-seqs", "4", "--request-timeout-s=5") == 0
+    [options] = served
+    assert (options.model, options.host, options.port, options.api_key) == ("m", "0.0.0.0", 0, "k")
+    assert options.deploy_config == "f.yaml"
+    assert options.overrides() == {
+        "pipeline": "p",
+        "async_chunk": False,
+        "stage_0_max_num_seqs": 4,
+        "request_timeout_s": 5,
+    }
+
+
+def test_what_was_not_said_is_not_overridden(served: list[ServeOptions]) -> None:
+    """Fault: a flag's default hides what the deploy file says."""
+    assert call("m") == 0
+    assert served[0].overrides() == {}
+    assert (served[0].port, served[0].host, served[0].api_key) == (8091, "127.0.0.1", None)
+
+
+def test_async_chunk_has_three_states(served: list[ServeOptions]) -> None:
+    """Fault: a boolean that cannot be left unsaid."""
+    call("m", "--async-chunk")
+    assert served[0].overrides() == {"async_chunk": True}
+
+
+def test_a_flag_that_is_none_is_told(served: list[ServeOptions]) -> None:
+    """Fault: a misspelt key is passed over in silence."""
+    call("m", "--stage-0-max-num-sqs", "4")
+    with pytest.raises(
+        ConfigError, match=r"--stage-0-max-num-sqs: unknown flag; did you mean '--stage-0-max-num-seqs'"
+    ):
+        served[0].overrides()
