@@ -15,7 +15,7 @@ from omnistage.connectors.base import OmniConnector
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.connectors.shm import ShmConnector, create_arena
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
-from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 
 CAPACITY = 4 * 2**20
 
@@ -95,6 +95,23 @@ def test_a_payload_that_can_never_fit_is_refused_by_name(pair: Pair) -> None:
     """Fault: an oversized payload waits for ever."""
     with pytest.raises(PayloadTooLargeError, match=str(2 * CAPACITY)):
         pair.sender.try_put(big(2 * CAPACITY))
+    assert pair.sender.health()["used_nbytes"] == 0
+
+
+class Broken:
+    """A tensor that cannot be copied."""
+
+    spec = TensorSpec("uint8", (2**20,))
+
+    def copy_to(self, view: memoryview) -> None:
+        raise RuntimeError("the device is gone")
+
+
+def test_a_copy_that_fails_keeps_no_block() -> None:
+    """Fault: an error in the sender leaks a block of the arena."""
+    pair = make_shm()
+    with pytest.raises(RuntimeError, match="device"):
+        pair.sender.try_put(MultimodalPayload({"t": Broken()}))
     assert pair.sender.health()["used_nbytes"] == 0
 
 

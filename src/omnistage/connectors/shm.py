@@ -105,7 +105,12 @@ class ShmConnector:
             self._generations[offset] += 1
             generation = self._generations[offset]
             self._counts["arena_puts"] += 1
-        write(payload, places, memoryview(self._arena)[offset : offset + nbytes])
+        try:
+            write(payload, places, memoryview(self._arena)[offset : offset + nbytes])
+        except BaseException:
+            with self._lock:
+                self._blocks.give_back(offset)
+            raise
         key, metadata = next(self._keys), dict(payload.metadata)
         return PayloadRef(
             self.name, self._owner, self._epoch, key, places, metadata, nbytes, None, str(offset), generation
