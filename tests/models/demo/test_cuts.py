@@ -94,7 +94,7 @@ def test_borders(text: str, cuts: list[str]) -> None:
 def test_a_long_sentence_is_divided_at_clauses_then_words_then_inside_a_word() -> None:
     """Fault: the order in which the places to divide are looked for."""
     clauses = "Go! One two three, four five six, seven eight nine ten eleven twelve thirteen fourteen"
-    assert cut_text(clauses, count, limit=24) == [
+    assert cut_text(clauses, count, limit=28) == [
         "Go!", "One two three, four five six,", "seven eight nine ten eleven", "twelve thirteen fourteen",
     ]  # fmt: skip
     assert cut_text("aaaaaaaaa-bbbbbbbbb", count, limit=10) == ["aaaaaaaaa-", "bbbbbbbbb"]

@@ -1,6 +1,7 @@
 """English text in Kokoro's alphabet: nothing dropped, nothing outside the alphabet."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +57,18 @@ def test_nothing_is_silently_dropped(text: str, words: int) -> None:
     spoken_words = ENGLISH.phonemes(text).split()
     assert len(spoken_words) == words
     assert all(set(word) & set("AIOWYiuæɑɔəɛɜɪʊʌ") for word in spoken_words)
+
+
+def test_a_word_without_phonemes_is_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a word for which neither dictionary nor rules have anything vanishes."""
+    silent = SimpleNamespace(
+        lookup_phonemes=lambda word, role=None, do_transforms=True: None,
+        guess_phonemes=lambda word, role=None: [],
+        get_parts_of_speech=lambda words: ["NN"] * len(words),
+    )
+    english = EnglishPhonemes()
+    monkeypatch.setattr(english, "_gruut", silent)
+    assert english.phonemes("hi.") == "ˈAʧ ˈI."
 
 
 @pytest.mark.parametrize("text", ["", "🎉", "...", "**", " \n", "—"])

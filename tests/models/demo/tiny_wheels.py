@@ -12,7 +12,7 @@ import numpy as np
 from omnistage.models.demo.weights import Member, Recipe, Wheel
 
 HIDDEN, HEADS, KV_HEADS, FFN, LAYERS = 32, 4, 2, 64, 2
-TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b", "c", "Ġ", "1", "2", "ab", "Ġa"]
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b", "c", "Ġ", "1", "2", "ab", "Ġa", "12"]
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
@@ -33,7 +33,7 @@ def write_gguf(path: Path, architecture: str = "llama") -> None:
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)
     writer.add_token_types([3, 3, 3] + [1] * (len(TOKENS) - 3))
-    writer.add_token_merges(["a b", "Ġ a"])
+    writer.add_token_merges(["a b", "Ġ a", "1 2"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
