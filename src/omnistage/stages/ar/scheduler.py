@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -177,7 +178,7 @@ class Scheduler:
                 break  # one taker a step: whoever lost its place is older than some of those that still wait
             if not self._can_run(sequence):
                 continue
-            if self._chunk(sequence.remaining) == 0 or not self._find_slot(sequence) or not self._start(sequence):
+            if self._chunk(sequence.remaining) == 0 or not self._start(sequence):
                 break
             self._draft(sequence, self._chunk(sequence.remaining))
 
@@ -218,30 +219,29 @@ class Scheduler:
         missing = self.blocks.blocks_for(sequence.computed + count) - len(sequence.blocks)
         if missing <= 0:
             return True
-        if not self._find_blocks(sequence, missing):
+        if not self._find_room(sequence, missing):
             return False
         sequence.blocks += self.blocks.allocate(missing) or []
         return True
 
-    def _find_slot(self, sequence: SequenceState) -> bool:
-        if self._slots:
+    def _find_room(self, sequence: SequenceState, count: int, *, needs_slot: bool = False) -> bool:
+        """Makes `count` blocks (and a slot) free, or takes nothing from anybody."""
+        needs_slot = needs_slot and not self._slots
+        if self.blocks.num_free >= count and not needs_slot:
             return True
-        victim = next(self._victims(sequence), None)
-        if victim is None:
-            return False
-        self._preempt(victim)
-        return True
-
-    def _find_blocks(self, sequence: SequenceState, count: int) -> bool:
-        """Makes `count` blocks free, or takes nothing from anybody (what is shared may turn out not to become free)."""
         victims = list(self._victims(sequence))
-        if self.blocks.num_free + sum(len(victim.blocks) for victim in victims) < count:
+        if self.blocks.num_free + self._held_alone(victims) < count or (needs_slot and not victims):
             return False
         for victim in victims:
-            if self.blocks.num_free >= count:
+            if self.blocks.num_free >= count and (self._slots or not needs_slot):
                 break
             self._preempt(victim)
-        return self.blocks.num_free >= count
+        return True
+
+    def _held_alone(self, victims: list[SequenceState]) -> int:
+        """Blocks that would become free if all of them lost theirs: what others share stays."""
+        held = Counter(block for victim in victims for block in victim.blocks)
+        return sum(self.blocks.references(block) == count for block, count in held.items())
 
     def _victims(self, sequence: SequenceState) -> Iterator[SequenceState]:
         """Running sequences younger than this one: those that are not ready, then the ready, the youngest first."""
@@ -254,7 +254,7 @@ class Scheduler:
         shared = self._shared_blocks(sequence)
         self.blocks.acquire(shared)
         missing = self.blocks.blocks_for(len(sequence.tokens)) - len(shared)
-        if not self._find_blocks(sequence, missing):
+        if not self._find_room(sequence, missing, needs_slot=True):
             self.blocks.release(shared)
             return False
         sequence.blocks = shared + (self.blocks.allocate(missing) or [])
