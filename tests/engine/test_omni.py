@@ -68,6 +68,12 @@ def test_parameters_that_are_wrong_for_all_are_refused_at_once(model: Omni, runt
     assert runtime.submitted == []
 
 
+def test_parameters_that_suit_a_prompt_s_own_modalities_pass(model: Omni) -> None:
+    """Fault: several choices are refused for a prompt that asks for text alone."""
+    [output] = model.generate({"prompt": "a", "modalities": ["text"]}, [{"n": 2}])
+    assert (output.error, output.text) == (None, "a")
+
+
 def test_streams_hold_every_part_and_say_whose_it_is(model: Omni) -> None:
     """Fault: parts of several prompts cannot be told apart, or the stream does not end."""
     parts = list(model.generate(["one", "slow two", "bad"], stream=True))

@@ -27,7 +27,7 @@ def fetch(name: str) -> Path:
     if hook is None:
         raise FetchError(f"{name}: has no weights of its own to fetch; it serves a folder")
     fetch_weights: Any = resolve_hook(hook)
-    with tqdm(bar_format="{n_fmt}/{total_fmt} {bar} {desc}", leave=False) as bar:
+    with tqdm(bar_format="{n_fmt}/{total_fmt} {bar} {desc}", leave=False, disable=None) as bar:
 
         def show(message: str, done: int, total: int) -> None:
             bar.total, bar.n = total, done

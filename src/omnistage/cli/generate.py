@@ -103,7 +103,7 @@ async def _answer(engine: AsyncOmniEngine, ask: Ask) -> OmniRequestOutput:
 
 async def _loaded(engine: AsyncOmniEngine) -> None:
     """Waits for the stages and shows how far they are."""
-    bar = tqdm(total=100, desc="loading", bar_format="{desc}: {percentage:3.0f}% {bar}", leave=False)
+    bar = tqdm(total=100, desc="loading", bar_format="{desc}: {percentage:3.0f}% {bar}", leave=False, disable=None)
     with bar, suppress(TimeoutError):
         async with asyncio.timeout(_START_TIMEOUT_S):
             while engine.status().state == "starting":

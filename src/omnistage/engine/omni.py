@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, StageUnavailableError
 from omnistage.core.output import OmniRequestOutput
-from omnistage.engine.admission import Ask, admit, is_chat
+from omnistage.engine.admission import Ask, is_chat, stage_params
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import composed
 from omnistage.engine.outputs import failed_output
@@ -84,7 +84,7 @@ class Omni:
         if not self._end.alive:
             raise EngineClosedError("this Omni is closed")
         if sampling_params_list is not None:
-            admit(self._engine.model, Ask("check", sampling_params_list))
+            stage_params(self._engine.model, asks[0])
         return self._streamed(asks) if stream else self._answered(asks, use_tqdm)
 
     def _answered(self, asks: list[Ask], use_tqdm: bool) -> list[OmniRequestOutput]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import typing
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
@@ -63,7 +64,14 @@ def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidRequestErr
 def _fields_at(kind: type[BaseModel], path: list[int | str]) -> list[str]:
     """The names that the model at `path` below `kind` has."""
     for part in path:
-        inner = kind.model_fields[str(part)].annotation
-        candidates = [inner, *typing.get_args(inner)]
-        kind = next(option for option in candidates if isinstance(option, type) and issubclass(option, BaseModel))
+        if isinstance(part, str):  # an index leads to what its list is of
+            kind = next(_models_in(kind.model_fields[part].annotation))
     return list(kind.model_fields)
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models that an annotation speaks of, inside unions and lists too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _models_in(inner)
