@@ -6,6 +6,7 @@ Prints for every answer TTFT (request to first text), TTFP (request to first sou
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import signal
@@ -50,13 +51,13 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
     sys.exit(f"the server was not ready after {READY_TIMEOUT_S:.0f} s")
 
 
-def ask(url: str, question: str, path: Path) -> None:
+def ask(url: str, question: str, path: Path, max_tokens: int) -> None:
     body = {
         "model": "demo",
         "messages": [{"role": "user", "content": question}],
         "modalities": ["text", "audio"],
         "audio": {"voice": "af_heart", "format": "pcm16"},
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,
     }
@@ -100,12 +101,15 @@ def write_wav(path: Path, pcm16: bytes) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="length of an answer, at most")
+    max_tokens = parser.parse_args().max_tokens
     OUT.mkdir(exist_ok=True)
     server, url = start_server()
     try:
         wait_until_ready(server, url)
         for number, question in enumerate(QUESTIONS, 1):
-            ask(url, question, OUT / f"answer{number}.wav")
+            ask(url, question, OUT / f"answer{number}.wav", max_tokens)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
