@@ -11,6 +11,7 @@ from tests.tools.wer import WordErrors, normalise, word_errors
         ("Hello, World!", "hello world"),
         ("In 1945, $5 or 50%", "in nineteen forty five five dollars or fifty percent"),
         ("1,000,000 and 3.14", "one million and three point one four"),
+        ("$95 billion", "ninety five billion dollars"),
         ("the 2nd, 3,4", "the second three four"),
         ("Colour & grey café", "color and gray cafe"),
         ("it's COVID-19", "it's covid nineteen"),

@@ -25,7 +25,7 @@ _SPELLINGS = {
     "whilst": "while", "cheque": "check", "tyre": "tire", "plough": "plow", "aluminium": "aluminum",
 }  # fmt: skip
 _SYMBOLS = {"%": " percent ", "&": " and ", "+": " plus ", "=": " equals ", "°": " degrees ", "@": " at "}
-_MONEY = re.compile(r"([$£€])(\d[\d,]*(?:\.\d+)?)")
+_MONEY = re.compile(r"([$£€])(\d[\d,]*(?:\.\d+)?(?: (?:thousand|million|billion|trillion))?)")
 _CURRENCIES = {"$": "dollars", "£": "pounds", "€": "euros"}
 _NUMBER = re.compile(r"(\d[\d,]*\d|\d)(?:\.(\d+))?(st|nd|rd|th)?")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")

