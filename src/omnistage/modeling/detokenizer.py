@@ -31,32 +31,38 @@ class DetokenizerState:
         self._skip_special_tokens = skip_special_tokens
         self._window: list[int] = []
         self._fresh_from = 0  # tokens of the window from here on came after the last border
-        self._shown = 0  # characters of the window's text that were given out
+        self._shown = ""  # the part of the window's text that was given out
+        self._silent = 0  # tokens since something was given out
 
     def push(self, token: int) -> str:
         """The text that has become certain."""
         self._window.append(token)
+        self._silent += 1
         text = self._text()
+        if not text.startswith(self._shown) and self._silent <= _UNFINISHED_CHARS:
+            return ""  # an unfinished character spoils the finished ones before it, where bytes are decoded in runs
         certain = len(text)
-        while certain > max(self._shown, len(text) - _UNFINISHED_CHARS) and text[certain - 1] == _BROKEN:
+        while certain > max(len(self._shown), len(text) - _UNFINISHED_CHARS) and text[certain - 1] == _BROKEN:
             certain -= 1
-        piece = text[self._shown : certain]
-        self._shown = max(self._shown, certain)
-        if piece and certain == len(text):
-            self._move_window()
+        piece = text[len(self._shown) : certain]
+        if piece:
+            self._shown = text[:certain]
+            self._silent = 0
+            if certain == len(text):
+                self._move_window()
         return piece
 
     def flush(self) -> str:
         """What was kept back, as it is."""
         text = self._text()
-        piece = text[self._shown :]
-        self._shown = len(text)
+        piece = text[len(self._shown) :]
+        self._shown = text
         return piece
 
     def _move_window(self) -> None:
         self._window = self._window[self._fresh_from :]
         self._fresh_from = len(self._window)
-        self._shown = len(self._text())
+        self._shown = self._text()
 
     def _text(self) -> str:
         return self._decoder.decode(self._window, skip_special_tokens=self._skip_special_tokens)

@@ -1,0 +1,467 @@
+"""The engine with a tiny real model: parameters, choices, stops, neighbours, failures, credit, what is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from omnistage.core.errors import StageFailedError
+from omnistage.core.params import GenerationParams, SamplingParams
+from omnistage.core.payload import MultimodalPayload
+from omnistage.core.request import Prompt
+from omnistage.modeling.protocols import ARStep
+from omnistage.modeling.tensors import TorchSource, to_torch
+from omnistage.models.causal_lm.loader import load
+from omnistage.models.causal_lm.processor import load_processor
+from omnistage.stages.ar.build import ar_engine
+from omnistage.stages.ar.engine import ARStageEngine
+from omnistage.stages.base import StageInput
+from omnistage.wire.messages import CLIENT
+from tests.tiny.checkpoints import VOCAB_SIZE, train_tokenizer
+from tests.tiny.engines import Heard, answer, answers, build, drain, greedy, stage_config, stage_request
+from tests.tiny.references import load_reference, random_prompts
+
+PROMPTS = random_prompts(32, VOCAB_SIZE, longest=40, seed=4)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=17, max_tokens=20, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def engine(llama: Path) -> ARStageEngine:
+    """Every test leaves it empty."""
+    return build(llama)
+
+
+def expect_empty(engine: ARStageEngine) -> None:
+    gauges = engine.gauges()
+    assert gauges["kv_blocks_free"] == gauges["kv_blocks_total"]
+    assert (gauges["running"], gauges["waiting"]) == (0, 0)
+    assert not engine.has_work()
+
+
+# ---- seeds -----------------------------------------------------------------------------------------------------------
+
+
+def neighbours(engine: ARStageEngine, count: int) -> None:
+    """Others with all kinds of parameters, some older and some younger."""
+    chance = random.Random(5)
+    for number in range(count):
+        params = SamplingParams(
+            temperature=chance.choice([0.0, 0.7, 1.5]),
+            top_k=chance.choice([0, 5, 50]),
+            repetition_penalty=chance.choice([1.0, 1.1]),
+            seed=number,
+            max_tokens=chance.randrange(5, 30),
+        )
+        engine.add(stage_request(f"n{number}", PROMPTS[number + 1], params, number + 1 - count // 2))
+
+
+def test_a_seeded_request_alone_among_neighbours_and_preempted(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: a draw depends on generator state, on the batch, or on how often the request was computed."""
+    alone = answer(engine, PROMPTS[0], SAMPLED)
+    neighbours(engine, 31)
+    engine.add(stage_request("one", PROMPTS[0], SAMPLED, 0))
+    assert drain(engine)["one"].tokens() == alone.tokens()
+    expect_empty(engine)
+    tight = build(llama, max_num_seqs=2, max_num_batched_tokens=24)
+    tight.add(stage_request("one", PROMPTS[0], SAMPLED, 50))
+
+    def older_ones_come(step: int) -> None:
+        if step in (4, 9):
+            for number in range(2):
+                tight.add(stage_request(f"{step}-{number}", PROMPTS[number + 1], greedy(4), step + number))
+
+    assert drain(tight, older_ones_come)["one"].tokens() == alone.tokens()
+    assert tight.gauges()["preemptions"] >= 2
+
+
+def test_streamed_parts_joined_are_the_answer(engine: ARStageEngine) -> None:
+    """Fault: deltas that repeat or drop text; a step that reports nothing for a token."""
+    heard = answer(engine, PROMPTS[0], SAMPLED)
+    assert [len(choice["token_ids"]) for choice in heard.choices(0)] == [1] * 20
+    assert heard.text() == train_tokenizer().decode(heard.tokens())
+
+
+def test_seeds_and_choices_differ(engine: ARStageEngine) -> None:
+    """Fault: every choice draws the same; the seed is not used; without a seed a replay draws otherwise."""
+    params = SamplingParams(seed=1, n=3, max_tokens=12, ignore_eos=True)
+    heard = answer(engine, PROMPTS[0], params)
+    assert len({tuple(heard.tokens(index)) for index in range(3)}) == 3
+    again = answer(engine, PROMPTS[0], SamplingParams(seed=2, max_tokens=12, ignore_eos=True))
+    assert again.tokens() != heard.tokens()
+    unseeded = SamplingParams(max_tokens=12, ignore_eos=True)
+    assert answer(engine, PROMPTS[0], unseeded).tokens() == answer(engine, PROMPTS[0], unseeded).tokens()
+
+
+# ---- choices and ends ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_choices_share_the_prompt_and_end_by_themselves(llama: Path, caching: bool) -> None:
+    """Fault: choices disturb each other through shared blocks; the request ends with the first; usage counts one only."""
+    engine = build(llama, enable_prefix_caching=caching, max_num_seqs=3)
+    prompt = next(prompt for prompt in PROMPTS if len(prompt) > 34)
+    params = SamplingParams(seed=1, n=5, max_tokens=14)
+    heard = answer(engine, prompt, params)
+    for index in range(5):
+        assert heard.reason(index) in {"stop", "length"}
+    assert heard.finish_reason == heard.reason(0)
+    assert heard.usage.completion_tokens == sum(len(heard.tokens(index)) for index in range(5))
+    assert heard.usage.prompt_tokens == len(prompt)
+    assert heard.tokens() == answer(engine, prompt, SamplingParams(seed=1, max_tokens=14)).tokens()
+    expect_empty(engine)
+
+
+def test_the_end_of_text_ends(engine: ARStageEngine) -> None:
+    """Fault: the model's end token is not read from its folder."""
+    params = SamplingParams(temperature=0.0, logit_bias={1: 100.0}, max_tokens=5)
+    heard = answer(engine, PROMPTS[0], params)
+    assert (heard.tokens(), heard.text(), heard.finish_reason) == ([1], "", "stop")
+
+
+def test_min_tokens_keeps_the_end_away(engine: ARStageEngine) -> None:
+    """Fault: a bias towards the end wins over min_tokens."""
+    params = SamplingParams(temperature=0.0, logit_bias={1: 100.0}, max_tokens=9, min_tokens=4)
+    heard = answer(engine, PROMPTS[0], params)
+    assert heard.tokens()[-1] == 1
+    assert (len(heard.tokens()), 1 in heard.tokens()[:-1]) == (5, False)
+
+
+def test_a_stop_string_across_tokens(engine: ARStageEngine) -> None:
+    """Fault: a stop string is missed at a border of tokens, or the streamed text has shown its beginning."""
+    plain = answer(engine, PROMPTS[0], greedy(20))
+    text = plain.text()
+    tokenizer = train_tokenizer()
+    border = len(tokenizer.decode(plain.tokens()[:8]).rstrip("\ufffd"))
+    stop = text[border - 2 : border + 2]
+    heard = answer(engine, PROMPTS[0], greedy(20, stop=(stop,)))
+    assert heard.text() == text[: text.index(stop)]
+    assert heard.finish_reason == "stop"
+    assert len(heard.tokens()) < 20
+
+
+def test_max_tokens_none_goes_to_the_end_of_the_model(llama: Path) -> None:
+    """Fault: an unlimited answer stops early or overruns the block table."""
+    engine = build(llama, max_model_len=50)
+    heard = answer(engine, PROMPTS[0][:20], greedy(None))
+    assert len(PROMPTS[0][:20]) + len(heard.tokens()) == 50
+    assert heard.finish_reason == "length"
+
+
+def test_logprobs_are_those_of_transformers(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: log probabilities of another row or another distribution."""
+    heard = answer(engine, PROMPTS[0], SamplingParams(seed=3, temperature=0.8, top_k=4, logprobs=3, max_tokens=6))
+    ids = PROMPTS[0] + heard.tokens()
+    with torch.inference_mode():
+        wanted = load_reference(llama)(torch.tensor([ids])).logits[0].log_softmax(-1)
+    for step, entry in enumerate(heard.logprobs()):
+        row = wanted[len(PROMPTS[0]) - 1 + step]
+        assert entry["token_id"] == heard.tokens()[step]
+        assert entry["logprob"] == pytest.approx(float(row[entry["token_id"]]), abs=1e-3)
+        assert [token for token, _ in entry["top"]] == row.topk(3).indices.tolist()
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ([5] * 300, greedy(1), "prompt: 300 tokens"),
+        ([5] * 250, greedy(10), "max_tokens: 10 after a prompt of 250 tokens makes 260"),
+        ([5, VOCAB_SIZE], greedy(1), f"prompt_token_ids: {VOCAB_SIZE}"),
+        (Prompt(text="  "), greedy(1), "prompt: '  '"),
+        ([5], greedy(1, logit_bias={VOCAB_SIZE: 1.0}), f"logit_bias: {VOCAB_SIZE}"),
+        ([5], greedy(1, stop_token_ids=(VOCAB_SIZE,)), f"stop_token_ids: {VOCAB_SIZE}"),
+        ([5], GenerationParams(), "stage llm"),
+    ],
+)
+def test_what_cannot_be_served_comes_back_as_the_callers_error(
+    engine: ARStageEngine, prompt: Any, params: Any, message: str
+) -> None:
+    """Fault: a bad field raises in the loop, waits for ever, or fails without saying what would be right."""
+    heard = answer(engine, prompt, params)
+    assert heard.error is not None
+    assert heard.error.code == "invalid_request"
+    assert message in heard.error.message
+    expect_empty(engine)
+
+
+def test_a_stage_without_parameters_takes_its_own(llama: Path) -> None:
+    """Fault: a request without an entry for the stage fails."""
+    engine = build(llama, default_sampling_params=greedy(3))
+    request = stage_request("only", PROMPTS[0], greedy(9))
+    request.request.stage_params.clear()
+    engine.add(request)
+    assert len(drain(engine)["only"].tokens()) == 3
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+class Faulty:
+    """A model that fails, or makes rubbish, as long as the token `trigger` is in a step."""
+
+    def __init__(self, model: Any, trigger: int, *, rubbish: bool = False, times: int = 10**9) -> None:
+        self._model, self._trigger, self._rubbish, self._times = model, trigger, rubbish, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, **named: Any) -> ARStep:
+        step = self._model.forward(**named)
+        hit = bool((named["token_ids"] == self._trigger).any()) and self._times > 0
+        self._times -= hit
+        if hit and not self._rubbish:
+            raise RuntimeError("out of luck")
+        return ARStep(step.logits * float("nan"), step.hidden) if hit else step
+
+
+def faulty_engine(folder: Path, **named: Any) -> ARStageEngine:
+    config = stage_config(folder)
+    return ar_engine(config, Faulty(load(config), 300, **named), load_processor(config))
+
+
+def test_only_those_fail_that_fail_alone(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: one request that breaks a batch takes all of it down, or the loop with it."""
+    prompts = [[5, 6, 7], [8, 300, 9], [10, 11]]
+    broken = faulty_engine(llama)
+    heard = answers(broken, prompts, greedy(4))
+    assert heard[1].error is not None
+    assert (heard[1].error.code, heard[1].error.stage) == ("stage_failed", "llm")
+    assert "out of luck" in heard[1].error.message
+    for index in (0, 2):
+        assert heard[index].tokens() == answer(engine, prompts[index], greedy(4)).tokens()
+    expect_empty(broken)
+
+
+def test_a_fault_that_does_not_come_back_fails_nobody(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: a passing failure ends requests that would have succeeded."""
+    broken = faulty_engine(llama, times=1)
+    prompts = [[5, 6, 7], [8, 300, 9]]
+    heard = answers(broken, prompts, greedy(4, logit_bias={300: -100.0}))
+    assert [one.error for one in heard] == [None, None]
+    assert broken.gauges()["batches_rerun"] == 1
+
+
+def test_logits_that_are_not_finite_fail_their_request(llama: Path) -> None:
+    """Fault: rubbish comes out as token 0."""
+    broken = faulty_engine(llama, rubbish=True)
+    heard = answer(broken, [300], greedy(4))
+    assert heard.error is not None
+    assert "not finite" in heard.error.message
+    expect_empty(broken)
+
+
+# ---- credit and cancelling -------------------------------------------------------------------------------------------
+
+
+def test_a_request_without_credit_rests_and_goes_on(engine: ARStageEngine) -> None:
+    """Fault: a request is stepped although its target cannot take more; its state is lost while it rests."""
+    expected = answer(engine, PROMPTS[0], greedy(8)).tokens()
+    engine.add(stage_request("one", PROMPTS[0], greedy(8)))
+    heard = Heard(engine.step() + engine.step())
+    engine.set_ready("one", False)
+    assert not engine.has_work()
+    assert engine.step() == []
+    engine.set_ready("one", True)
+    heard.outputs += drain(engine)["one"].outputs
+    assert heard.tokens() == expected
+    engine.set_ready("unknown", True)
+
+
+def test_cancelled_requests_give_their_memory_back(engine: ARStageEngine) -> None:
+    """Fault: blocks, slots or choices of a cancelled request stay behind."""
+    for arrival, prompt in enumerate(PROMPTS[:10]):
+        engine.add(stage_request(f"r{arrival}", prompt, greedy(30, n=2), arrival))
+    engine.step()
+    engine.step()
+    for arrival in range(10):
+        engine.cancel(f"r{arrival}")
+        engine.interrupt(f"r{arrival}")
+    engine.cancel("unknown")
+    assert engine.step() == []
+    expect_empty(engine)
+
+
+def test_a_refused_request_that_is_cancelled_says_nothing(engine: ARStageEngine) -> None:
+    """Fault: an error for a request that nobody knows any more."""
+    engine.add(stage_request("bad", [VOCAB_SIZE], greedy(1)))
+    engine.cancel("bad")
+    assert engine.step() == []
+
+
+def test_times_and_usage_are_told_at_the_end(engine: ARStageEngine) -> None:
+    """Fault: durations that are negative or missing."""
+    heard = answer(engine, PROMPTS[0], greedy(4))
+    times = heard.outputs[-1].times
+    assert 0 <= times.queued_s
+    assert 0 < times.forward_s <= times.running_s
+    assert heard.usage.prompt_tokens == len(PROMPTS[0])
+    assert heard.usage.completion_tokens == 4
+
+
+# ---- hidden states ---------------------------------------------------------------------------------------------------
+
+
+def hidden_engine(folder: Path, **changes: Any) -> ARStageEngine:
+    return build(folder, extras={"capture_layers": [0, 2, 4]}, max_num_batched_tokens=8, **changes)
+
+
+def joined(heard: Heard, name: str) -> torch.Tensor:
+    captures = [output.capture for output in heard.outputs if output.capture is not None]
+    return torch.cat([to_torch(capture.tensors[name]) for capture in captures if capture.tensors])
+
+
+def test_hidden_states_are_those_of_transformers_each_row_once(llama: Path) -> None:
+    """Fault: rows of neighbours, of another layer, twice after a prefix hit or a preemption, or not at all."""
+    engine = hidden_engine(llama, max_num_seqs=1)
+    answer(engine, PROMPTS[0], greedy(1))
+    engine.add(stage_request("one", PROMPTS[0], greedy(6), 5, targets=(CLIENT, 1)))
+
+    def an_older_one_comes(step: int) -> None:
+        if step == 3:
+            engine.add(stage_request("older", PROMPTS[1], greedy(2), 1))
+
+    heard = drain(engine, an_older_one_comes)
+    assert engine.gauges()["preemptions"] == 1
+    ids = PROMPTS[0] + heard["one"].tokens()[:-1]
+    with torch.inference_mode():
+        wanted = load_reference(llama)(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    for layer in (0, 2, 4):
+        found = joined(heard["one"], f"hidden_{layer}")
+        assert found.shape == wanted[layer][0].shape
+        assert torch.allclose(found, wanted[layer][0], atol=1e-4)
+    assert heard["older"].outputs[0].capture is None or not heard["older"].outputs[0].capture.tensors
+
+
+def test_positions_tell_which_rows_came(llama: Path) -> None:
+    """Fault: a target cannot tell which rows of the prompt it got."""
+    engine = hidden_engine(llama)
+    engine.add(stage_request("one", list(range(5, 25)), greedy(2), targets=(1,)))
+    spans = [output.capture.metadata["positions"] for output in drain(engine)["one"].outputs if output.capture]
+    assert spans == [[0, 8], [8, 16], [16, 20], [20, 21]]
+
+
+# ---- stages behind others --------------------------------------------------------------------------------------------
+
+
+def token_bridge(state: Any, _source: int, seq: int, payload: MultimodalPayload | None, _last: bool) -> Any:
+    if payload is None:
+        return state, []
+    if payload.metadata.get("break"):
+        raise ValueError("no such thing")
+    return state, [StageInput(dict(payload.metadata) or {"embeds": to_torch(payload.tensors["rows"])})]
+
+
+def fed_engine(folder: Path, **changes: Any) -> ARStageEngine:
+    config = stage_config(folder, input_sources=(0,), bridge="tests:unused", **{"max_num_batched_tokens": 8, **changes})
+    return ar_engine(config, load(config), load_processor(config), token_bridge)
+
+
+def feed_tokens(engine: ARStageEngine, name: str, prompt: list[int], size: int) -> None:
+    for seq, start in enumerate(range(0, len(prompt), size)):
+        item = MultimodalPayload(metadata={"token_ids": prompt[start : start + size]})
+        engine.feed(name, 0, seq, item, last=start + size >= len(prompt))
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_prompt_that_comes_in_parts(llama: Path, engine: ARStageEngine, size: int) -> None:
+    """Fault: sampling begins before the prompt is complete; consumed items are not told, so credit never returns."""
+    fed = fed_engine(llama)
+    fed.add(stage_request("one", [], greedy(6)))
+    assert not fed.has_work()
+    feed_tokens(fed, "one", PROMPTS[0], size)
+    heard = drain(fed)["one"]
+    assert heard.tokens() == answer(engine, PROMPTS[0], greedy(6)).tokens()
+    consumed = [item for output in heard.outputs for item in output.consumed]
+    assert consumed[-1] == (0, -(-len(PROMPTS[0]) // size) - 1)
+    expect_empty(fed)
+
+
+def test_a_prompt_of_embeddings(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: embeddings at the wrong rows, lost over a chunk's border, or shared as if their tokens told what they are."""
+    fed = fed_engine(llama)
+    table = load(stage_config(llama)).embed(torch.tensor(PROMPTS[0]))
+    other = load(stage_config(llama)).embed(torch.tensor(PROMPTS[1]))
+    for name, rows in (("one", table), ("two", other), ("three", table)):
+        fed.add(stage_request(name, [], greedy(6, n=2), ord(name[0])))
+        fed.feed(name, 0, 0, MultimodalPayload({"rows": TorchSource(rows[:9])}), last=False)
+        fed.feed(name, 0, 1, MultimodalPayload({"rows": TorchSource(rows[9:])}), last=False)
+        fed.feed(name, 0, 2, None, last=True)
+    heard = drain(fed)
+    for name, prompt in (("one", PROMPTS[0]), ("two", PROMPTS[1]), ("three", PROMPTS[0])):
+        expected = answer(engine, prompt, greedy(6)).tokens()
+        assert [heard[name].tokens(index) for index in range(2)] == [expected, expected]
+    expect_empty(fed)
+
+
+def test_a_slow_stage_takes_no_more_than_a_step_of_input_ahead(llama: Path) -> None:
+    """Fault: everything is taken over at once, and credit slows nobody."""
+    fed = fed_engine(llama, input_window=2)
+    fed.add(stage_request("one", [], greedy(1)))
+    fed.set_ready("one", False)
+    feed_tokens(fed, "one", list(range(5, 65)), 4)
+    output = fed.step()[0]
+    assert output.consumed == ((0, 4),)  # three items make a step, two wait unused
+    fed.set_ready("one", True)
+    assert drain(fed)["one"].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([MultimodalPayload(metadata={"break": True})], "the bridge of stage llm failed: ValueError: no such thing"),
+        ([MultimodalPayload(metadata={"something": 1})], "made something; accepted: token_ids (a list) or embeds"),
+        ([MultimodalPayload(metadata={"token_ids": [VOCAB_SIZE]})], "made tokens out of"),
+        ([MultimodalPayload(metadata={"token_ids": [5] * 400})], "prompt: 400 tokens"),
+        ([None], "was given no input"),
+        (
+            [MultimodalPayload(metadata={"token_ids": [5]}), MultimodalPayload({"rows": TorchSource(torch.ones(1, 64))})],
+            "mixes tokens and embeddings",
+        ),
+        ([MultimodalPayload(metadata={"embeds": "text"})], "embeddings come as a tensor or an array, not as str"),
+    ],
+)
+def test_input_that_cannot_be_used_fails_its_request(
+    llama: Path, items: list[MultimodalPayload | None], message: str
+) -> None:
+    """Fault: a bridge's mistake ends the loop, or the request never ends."""
+    fed = fed_engine(llama)
+    fed.add(stage_request("one", [], greedy(1)))
+    for seq, item in enumerate(items):
+        fed.feed("one", 0, seq, item, last=seq == len(items) - 1)
+    heard = drain(fed)["one"]
+    assert heard.error is not None
+    assert message in heard.error.message
+    expect_empty(fed)
+
+
+def test_a_gap_in_the_items_fails_at_once(llama: Path) -> None:
+    """Fault: a request waits for an item that was lost."""
+    fed = fed_engine(llama)
+    fed.add(stage_request("one", [], greedy(1)))
+    fed.feed("one", 0, 1, MultimodalPayload(metadata={"token_ids": [5]}), last=False)
+    fed.feed("unknown", 0, 0, None, last=True)
+    heard = drain(fed)["one"]
+    assert heard.error is not None
+    assert "where item 0 was due" in heard.error.message
+
+
+def test_an_entry_stage_needs_a_processor(llama: Path) -> None:
+    """Fault: a stage that cannot read prompts raises in the loop."""
+    config = stage_config(llama)
+    heard = answer(ar_engine(config, load(config)), [5], greedy(1, stop=()))
+    assert heard.error is not None
+    assert heard.error.code == StageFailedError.code
+
+
+def test_bfloat16_runs(checkpoint: Callable[[str], Path]) -> None:
+    """Fault: a dtype that is only right in float32: masks, caches, positions."""
+    engine = build(checkpoint("qwen3"), dtype="bfloat16")
+    heard = answers(engine, PROMPTS[:4], greedy(8))
+    assert [len(one.tokens()) for one in heard] == [8] * 4
