@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from omnistage.core.errors import InvalidRequestError
+from omnistage.core.errors import InvalidRequestError, did_you_mean
 
 MAX_SEED = 2**64 - 1
 MAX_CHOICES = 128
@@ -130,7 +130,9 @@ def params_from(kind: type[P], values: dict[str, Any], *, where: str = "") -> P:
     known = kind.__struct_fields__
     for name, value in values.items():
         if name not in known:
-            raise InvalidRequestError.unknown(f"{where}{name}", [f"{where}{field}" for field in known])
+            raise InvalidRequestError(
+                f"{where}{name}: unknown field{did_you_mean(name, known)}", field=f"{where}{name}"
+            )
         field_type = kind.__annotations__[name]
         try:
             msgspec.convert(value, _field_types(kind)[name], strict=True)
