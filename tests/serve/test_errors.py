@@ -37,3 +37,16 @@ def test_when_to_come_back() -> None:
     assert headers_of(QueueFullError("x", retry_after_s=4.2)) == {"Retry-After": "5"}
     assert headers_of(StageFailedError("x")) == {}
     assert headers_of(InvalidKeyError("x")) == {"WWW-Authenticate": "Bearer"}
+
+
+def test_a_stage_is_named_once_and_only_where_one_failed() -> None:
+    """Fault: the same refusal reads differently over HTTP and in Python, or a stage is named twice."""
+    messages = [
+        error_object(error)["error"]["message"]
+        for error in (
+            StageFailedError("broke", stage="speaker"),
+            StageFailedError("speaker died", stage="speaker"),
+            core.InvalidRequestError("prompt: too long", stage="thinker"),
+        )
+    ]
+    assert messages == ["broke (stage speaker)", "speaker died", "prompt: too long"]

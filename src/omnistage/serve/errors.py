@@ -63,9 +63,10 @@ def status_of(error: OmniError) -> int:
 
 
 def error_object(error: OmniError) -> dict[str, Any]:
-    """OpenAI's error object. The message names the stage where one failed."""
+    """OpenAI's error object. The message names the stage where one failed; a refusal reads as it does in Python."""
     status = status_of(error)
-    message = f"{error.message} (stage {error.stage})" if error.stage else error.message
+    untold = error.stage is not None and status >= 500 and error.stage not in error.message
+    message = f"{error.message} (stage {error.stage})" if untold else error.message
     return _object(message, _type_of(status), error.field, error.code)
 
 
