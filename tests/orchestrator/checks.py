@@ -13,6 +13,7 @@ from collections import Counter
 from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.wire.messages import (
     CLIENT,
+    Arrived,
     CancelDone,
     ClientTook,
     Close,
@@ -44,9 +45,11 @@ EdgeName = tuple[str, int, int, int]
 class Checks:
     """`book`: key of every payload -> live | released | lost."""
 
-    def __init__(self, config: OrchestratorConfig, wants: dict[str, tuple[str, ...]]) -> None:
+    def __init__(self, config: OrchestratorConfig, wants: dict[str, tuple[str, ...]], items: dict[int, int]) -> None:
         self.config = config
         self.wants = wants
+        self.items = items
+        self.open: dict[str, Arrived] = {}
         self.book: dict[int, str] = {}
         self.closed: dict[str, Close] = {}
         self.closes: Counter[str] = Counter()
@@ -74,6 +77,19 @@ class Checks:
             case ClientTook():
                 edge = (event.request_id, 1 + self.attempts[event.request_id], event.source, CLIENT)
                 self.acknowledged[edge] = self.acknowledged.get(edge, 0) + 1
+
+    def after(self, event: Event, commands: list[Command]) -> None:
+        """An event was handled: groups end together, and nobody is open beyond the deadline."""
+        closed = {command.request_id for command in commands if isinstance(command, Close)}
+        for arrived in self.open.values():
+            companions = {name for name, other in self.open.items() if _group(other) == _group(arrived)}
+            if arrived.request.group_id is not None and companions & closed:
+                assert companions <= closed, "a group did not end together"
+        if isinstance(event, Arrived):
+            self.open[event.request.request_id] = event
+        self.open = {name: arrived for name, arrived in self.open.items() if name not in closed}
+        for name, arrived in self.open.items():
+            assert event.now <= arrived.now + arrived.request.timeout_s, f"{name} is open beyond its deadline"
 
     def _reported(self, item: WorkerEvent, replica: tuple[str, int, int]) -> None:
         match item:
@@ -189,12 +205,21 @@ class Checks:
         kept = [key for key, state in self.book.items() if state == "live"]
         assert not kept, f"never released: {kept}"
 
-    def expect_finished(self, items: dict[int, int]) -> None:
-        """Every request has finished with everything that was made for it, to the last item."""
+    def expect_complete(self) -> None:
+        """What has finished has said everything that was made for it, to the last item."""
         for name, close in self.closed.items():
-            assert close.outcome == "finished", f"{name}: {close.error}"
-            for stage_id in self.needed(self.wants[name]):
+            needed = self.needed(self.wants[name]) if close.outcome == "finished" else set()
+            for stage_id in needed:
                 if CLIENT in self.targets(stage_id, self.wants[name]):
                     said = self.replies[name, close.attempts, stage_id]
                     assert said[-1].last
-                    assert sum(reply.ref is not None for reply in said) == items[stage_id]
+                    assert sum(reply.ref is not None for reply in said) == self.items[stage_id]
+
+    def expect_finished(self) -> None:
+        """Nothing has gone wrong with any request."""
+        for name, close in self.closed.items():
+            assert close.outcome == "finished", f"{name}: {close.error}"
+
+
+def _group(arrived: Arrived) -> str | None:
+    return arrived.request.group_id

@@ -73,12 +73,12 @@ def callers(draw: st.DrawFn, config: OrchestratorConfig, *, trouble: bool) -> tu
     made = sorted({stage.final_output_type for stage in config.stages if stage.final_output_type})
     found = []
     for number in range(draw(st.integers(1 if trouble else 3, 6))):
-        keys: dict[str, Any] = {}
+        keys: dict[str, Any] = {"takes_s": draw(st.sampled_from((0.1, 5.0)))}
         if trouble:
-            keys["timeout_s"] = draw(st.sampled_from((100_000.0, 100_000.0, 30.0)))
+            keys["timeout_s"] = draw(st.sampled_from((100_000.0, 100_000.0, 100_000.0, 30.0)))
             keys["takes_s"] = draw(st.sampled_from((0.1, 0.1, 50.0, None)))
-            keys["aborts"] = draw(st.sampled_from((None, None, 0.0, 3.0, 40.0)))
-            keys["group_id"] = draw(st.sampled_from((None, None, "g")))
+            keys["aborts"] = draw(st.sampled_from((None, None, None, None, 0.0, 3.0, 40.0)))
+            keys["group_id"] = draw(st.sampled_from((None, None, None, "g")))
         found.append(
             Caller(
                 request_id=f"r{number}",
@@ -122,7 +122,7 @@ def troubled(draw: st.DrawFn) -> Scenario:
     names = st.sampled_from([caller.request_id for caller in calling])
     replicas = st.sampled_from([(process, 0) for process in config.processes])
     faults: dict[int, Faults] = {}
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(0, 6))):
         stage = draw(st.sampled_from(config.stages)).stage_id
         spoiled: set[str] = getattr(faults.setdefault(stage, Faults()), draw(st.sampled_from(FAULTS)))
         spoiled.add(draw(names))

@@ -109,7 +109,11 @@ class World:
         self.scenario = scenario
         self.chance = random.Random(scenario.seed)
         self.machine = Orchestrator(scenario.config)
-        self.checks = Checks(scenario.config, {caller.request_id: caller.wants for caller in scenario.callers})
+        self.checks = Checks(
+            scenario.config,
+            {caller.request_id: caller.wants for caller in scenario.callers},
+            {stage_id: model.items for stage_id, model in scenario.models.items()},
+        )
         self.book: dict[int, str] = self.checks.book
         self.keys = itertools.count(1)
         self.now = 0.0
@@ -129,8 +133,9 @@ class World:
         heapq.heappush(self._queue, (max(time, self.now), next(self._count), action))
 
     def along(self, link: object, action: Callable[[], None]) -> None:
-        """After some latency, in order per link."""
-        time = max(self._links.get(link, 0.0), self.now + self.chance.random() * 0.2)
+        """After some latency, now and then a long one, in order per link."""
+        latency = 3.0 if self.chance.random() < 0.03 else self.chance.random() * 0.2
+        time = max(self._links.get(link, 0.0), self.now + latency)
         self._links[link] = time
         self.at(time, action)
 
@@ -186,7 +191,9 @@ class World:
     def handle(self, event: Event) -> None:
         self.events.append(event)
         self.checks.before(event)
-        self._carry_out(self.machine.handle(event))
+        commands = self.machine.handle(event)
+        self._carry_out(commands)
+        self.checks.after(event, commands)
 
     def _carry_out(self, commands: list[Command]) -> None:
         self.told.append(commands)
@@ -252,6 +259,7 @@ class World:
             case StartReplica():
                 self.along(("start", name), lambda: self._born(command))
             case StopReplica():
+                assert not command.kill or name in self.scenario.stuck, "one that answers is killed"
                 self.along(("stop", name), lambda: self._die(*name, epoch=command.epoch))
 
     def _born(self, command: StartReplica) -> None:
@@ -333,6 +341,7 @@ def expect_replay_equal(world: World) -> None:
 def expect_all_ended(world: World) -> None:
     """Every request has had its one terminal state, and nothing is left anywhere."""
     world.checks.expect_closed_once()
+    world.checks.expect_complete()
     tables = world.machine.snapshot()
     assert (tables["open"], tables["slots"], tables["refs_held"], tables["control_calls"]) == (0, 0, 0, 0), tables
     assert not any(tables["queues"].values()), tables

@@ -150,11 +150,10 @@ class MachineState:
     # ---- credit
 
     def grant(self, request: RequestState, edge: EdgeState, credits: int) -> None:
-        """Credit back to the source of an edge. One that has sent its last item, or has no window, needs none."""
+        """Credit back to the source of an edge. One that has sent its last item, or has no window, needs none; any other
+        still runs, for a stage that ends before its last item has failed its request."""
         source = edge.plan.source
         if credits == 0 or edge.ended or not edge.plan.windowed or source == CLIENT:
-            return
-        if request.attempt.runs[source] is not RunStatus.RUNNING:
             return
         worker = self.worker_of(request, source)
         self.tell(
