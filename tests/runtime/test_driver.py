@@ -108,9 +108,9 @@ def test_a_step_that_hangs_is_killed_and_its_request_told(tmp_path: Path) -> Non
 
 def test_a_stopped_worker_that_says_nothing_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: a worker that is alive and deaf is taken for a healthy one."""
-    monkeypatch.setattr("omnistage.runtime.supervisor.SILENCE_MARGIN_S", 0.5)
-    limits: dict[str, Any] = {"first_step_timeout_s": 2.0, "step_timeout_s": 2.0}
-    runtime = started(stage(0, "counter", tmp_path, **limits), restart_first_s=0.1)
+    monkeypatch.setattr("omnistage.runtime.supervisor.SILENCE_S", 2.0)
+    monkeypatch.setattr("omnistage.runtime.supervisor.DOUBT_S", 0.5)
+    runtime = started(stage(0, "counter", tmp_path), restart_first_s=0.1)
     pid = pids(runtime)["counter"]
     os.kill(pid, signal.SIGSTOP)
     assert eventually(lambda: not alive(pid), 10.0)

@@ -14,7 +14,7 @@ from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
 from omnistage.connectors.shm import create_arena
 from omnistage.runtime.launch import Launched, launch_worker
 from omnistage.runtime.plan import plan_processes
-from tests.runtime.harness import alive, stage
+from tests.runtime.harness import alive, eventually, stage
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_the_life_line_carries_descriptors_and_tells_of_the_end(launched: Launch
 
 
 def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
-    """Fault: zombies, or a kill that meets a process that took over the number."""
-    answer(launched)
+    """Fault: zombies, helpers of the dead that live on, or a kill that meets a process that took over the number."""
+    helper = answer(launched)["helper"]
     launched.kill()
     assert select.select([launched.pidfd], [], [], 10.0)[0]
     assert launched.wait() == -signal.SIGKILL
     launched.kill()
-    assert not alive(launched.pid)
+    assert not alive(launched.pid) and eventually(lambda: not alive(helper))
 
 
 def test_a_worker_that_is_gone_is_told_as_an_error_of_the_line(launched: Launched) -> None:

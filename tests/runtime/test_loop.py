@@ -23,6 +23,7 @@ from omnistage.wire.messages import (
     Arrived,
     Close,
     Command,
+    ControlReply,
     Event,
     Release,
     Reply,
@@ -165,6 +166,28 @@ def test_an_exception_in_the_machine_is_one_error_for_everybody(folder: Path) ->
     assert world.shut == 1 and answers[0][1] is not None
     late = Caller(world, request("c")).end(1.0)
     assert late.error is not None and late.error.code == "closed"
+    world.close(0.0)
+
+
+def test_callers_that_raise_do_not_end_the_runtime(folder: Path) -> None:
+    """Fault: a refusal, or the answer to a control call, that its caller cannot take ends everybody else's requests."""
+    machine = Scripted(ControlCalled=[ControlReply(call_id="0")])
+    world = World(machine, folder)
+    calls: list[object] = []
+
+    def faulty(*told: object) -> None:
+        calls.append(told)
+        raise RuntimeError("the caller's own fault")
+
+    world.submit(request("same"), lambda message: None)
+    world.submit(request("same"), faulty)
+    world.control("tokenize", {}, faulty)
+    world.start()
+    assert eventually(lambda: len(calls) == 2)
+    assert world.status().state != "stopped"
+    world.abort("same", "enough")
+    assert eventually(lambda: "AbortRequested" in machine.kinds())
+    machine.script["ShutdownRequested"] = [Close(request_id="same", outcome="aborted")]
     world.close(0.0)
 
 

@@ -14,7 +14,7 @@ from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import PayloadRef
 from omnistage.runtime.plan import plan_processes
 from omnistage.runtime.status import StatusBoardState
-from omnistage.runtime.supervisor import StageRuntime, last_words
+from omnistage.runtime.supervisor import DOUBT_S, StageRuntime, last_words
 from omnistage.wire.channels import DriverChannel
 from omnistage.wire.messages import (
     Event,
@@ -167,6 +167,21 @@ def test_closing_ends_what_loads_and_what_runs(bench: Bench) -> None:
     bench.supervisor.start("voice", 0, 1)
     bench.supervisor.close()
     assert not bench.supervisor.running and not workers_of(os.getpid())
+
+
+def test_silence_is_doubted_before_it_is_believed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a server that was stopped for a minute comes back and kills every worker before it has read its post."""
+    bench.supervisor.start("voice", 0, 1)
+    bench.until(ReplicaUp)
+    late = time.monotonic() + 60.0
+    bench.supervisor.turn(late)
+    assert bench.supervisor.deadline == late + DOUBT_S
+    bench.supervisor.heard("voice", 0, 1, Heartbeat(step_age_s={}))
+    bench.supervisor.turn(time.monotonic())
+    bench.supervisor.turn(late)
+    assert bench.board["voice", 0].state == "ready"
+    bench.supervisor.turn(late + DOUBT_S)
+    assert bench.until(ReplicaDown).reason == "stage voice: has sent no heartbeat for 30 s"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import sys
 from typing import Any
 
@@ -26,6 +27,7 @@ def main() -> None:
         environment={name: os.environ.get(name) for name in NAMES},
         session=os.getsid(0),
         modules=list(sys.modules),
+        helper=subprocess.Popen(["sleep", "60"]).pid,
     )
     line = socket.socket(fileno=plan.life_line)
     while (received := receive_descriptor(line)) is not None:

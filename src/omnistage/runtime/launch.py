@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -49,8 +50,10 @@ class Launched:
             return
 
     def wait(self) -> int:
-        """Reaps it; the exit code, negative for a signal. For a process that is dead or has been killed; one that the
-        kernel does not let go of is given up."""
+        """Reaps it and ends what it started itself; the exit code, negative for a signal. For a process that is dead or has
+        been killed; one that the kernel does not let go of is given up."""
+        with suppress(ProcessLookupError):  # until it is reaped its number, which names its group too, is nobody else's
+            os.killpg(self.pid, signal.SIGKILL)
         try:
             return self.process.wait(KILL_WAIT_S)
         except subprocess.TimeoutExpired:

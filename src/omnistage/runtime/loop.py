@@ -224,7 +224,7 @@ class RuntimeLoop(ABC):
                 case Restarted():
                     self._tell(command.request_id, ClientRestarted(command.request_id, command.attempt))
                 case ControlReply():
-                    self._controls.pop(command.call_id)(command.results, command.error)
+                    _answer(self._controls.pop(command.call_id), command.results, command.error)
                 case WakeAt():
                     self._wake_at = command.time
                 case _:
@@ -237,10 +237,10 @@ class RuntimeLoop(ABC):
     def _admit(self, request: OmniRequest, sink: Sink) -> None:
         request_id = request.request_id
         if self._board.over:
-            sink(ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
+            _say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
         elif request_id in self._sinks:
             error = InvalidRequestError.of("request_id", request_id, "an id that no open request has")
-            sink(ClientClosed(request_id, "failed", ErrorInfo.of(error)))
+            _say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(error)))
         else:
             self._sinks[request_id] = sink
             self._post(Arrived(now=time.monotonic(), request=request))
@@ -298,7 +298,7 @@ class RuntimeLoop(ABC):
         for request_id in list(self._sinks):
             self._tell_last(ClientClosed(request_id, "failed", error))
         for done in self._controls.values():
-            done({}, error)
+            _answer(done, {}, error)
         self._controls.clear()
 
     # ---- the end ----
@@ -339,6 +339,14 @@ def _say(sink: Sink, message: ClientItem | ClientRestarted | ClientClosed) -> bo
         logger.exception("the sink of request %s has failed; the request is given up", message.request_id)
         return False
     return True
+
+
+def _answer(done: ControlDone, results: dict[str, Any], error: ErrorInfo | None) -> None:
+    """Like `_say`, for the caller of a control call."""
+    try:
+        done(results, error)
+    except Exception:
+        logger.exception("the caller of a control call has failed to take its answer")
 
 
 def on_host(payload: MultimodalPayload) -> MultimodalPayload:

@@ -57,8 +57,11 @@ STOP_GRACE_S = 4.0
 MUTE_GRACE_S = 1.0
 """A worker that cannot be reached may just have died, which its pidfd tells a moment later; after this it is killed."""
 
-SILENCE_MARGIN_S = 10.0
-"""A ready worker that says nothing for its longest step and this much longer is stuck as a whole."""
+SILENCE_S = 30.0
+"""A ready worker beats every second, also during a step; one that says nothing for this long is stuck as a whole."""
+
+DOUBT_S = 3.0
+"""It has this much longer, in case it was this side that was stopped for a while."""
 
 HOPELESS = frozenset(
     kind.code for kind in (ConfigError, ModelNotFoundError, BrokenCheckpointError, UnsupportedByModelError, FetchError)
@@ -81,6 +84,7 @@ class WorkerState:
     kill_at: float = math.inf
     overdue: str = ""
     heard_by: float = math.inf
+    doubted: bool = False
     ready: bool = False
     stopping: bool = False
     reason: str = ""
@@ -199,8 +203,10 @@ class StageRuntime:
                 self._kill(worker, f"was not ready within {worker.plan.start_timeout_s:g} s")
             elif now >= worker.kill_at:
                 self._kill(worker, worker.overdue)
+            elif not worker.doubted:
+                worker.doubted, worker.heard_by = True, now + DOUBT_S
             else:
-                self._kill(worker, "has sent no heartbeat")
+                self._kill(worker, f"has sent no heartbeat for {SILENCE_S:g} s")
 
     def close(self) -> None:
         """No process is left when this returns."""
@@ -237,7 +243,7 @@ class StageRuntime:
 
     def _ready(self, worker: WorkerState, message: Ready) -> None:
         worker.ready = True
-        worker.heard_by = time.monotonic() + self._silence_s(worker, {})
+        worker.heard_by = time.monotonic() + SILENCE_S
         note = "; ".join(message.notes.values())
         self._board.set(worker.key, state="ready", note=note, progress=1.0)
         process, replica = worker.key
@@ -249,7 +255,7 @@ class StageRuntime:
 
     def _beat(self, worker: WorkerState, message: Heartbeat) -> None:
         if worker.ready:
-            worker.heard_by = time.monotonic() + self._silence_s(worker, message.first_step_done)
+            worker.doubted, worker.heard_by = False, time.monotonic() + SILENCE_S
         for stage in worker.plan.stages:
             limit_s = _step_limit_s(stage, message.first_step_done)
             age_s = message.step_age_s.get(stage.stage_id, 0.0)
@@ -259,10 +265,6 @@ class StageRuntime:
                 )
         names = {stage.stage_id: stage.model_stage for stage in worker.plan.stages}
         self._board.show_gauges(worker.key, {names[stage_id]: gauges for stage_id, gauges in message.gauges.items()})
-
-    @staticmethod
-    def _silence_s(worker: WorkerState, first_step_done: Mapping[int, bool]) -> float:
-        return max(_step_limit_s(stage, first_step_done) for stage in worker.plan.stages) + SILENCE_MARGIN_S
 
     # ---- life and death ----
 
