@@ -19,12 +19,11 @@ from omnistage.wire.channels import DriverChannel
 from omnistage.wire.messages import (
     Event,
     Grant,
-    Heartbeat,
-    LoadFailed,
     Release,
     ReplicaDown,
     ReplicaUp,
 )
+from omnistage.wire.worker import Heartbeat, LoadFailed
 from tests.runtime.harness import two_stages, workers_of
 
 

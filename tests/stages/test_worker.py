@@ -32,22 +32,24 @@ from omnistage.wire.messages import (
     ControlDone,
     Emitted,
     Feed,
-    FromWorker,
     Grant,
+    Release,
+    StageDone,
+    StageFailed,
+    Submit,
+)
+from omnistage.wire.plan import WorkerPlan
+from omnistage.wire.worker import (
+    FromWorker,
     Heartbeat,
     Hello,
     LoadFailed,
     LoadProgress,
     Ready,
-    Release,
     Shutdown,
-    StageDone,
-    StageFailed,
     StepReport,
-    Submit,
     ToWorker,
 )
-from omnistage.wire.plan import WorkerPlan
 from tests.fakes import echo_config, request_of, sound_config
 from tests.stages.fakes import TightConnector, text
 

@@ -27,18 +27,20 @@ from omnistage.wire.messages import (
     Cancel,
     CancelDone,
     Emitted,
+    StageDone,
+    StageFailed,
+    Submit,
+)
+from omnistage.wire.plan import WorkerPlan
+from omnistage.wire.worker import (
     Heartbeat,
     Hello,
     LoadFailed,
     Ready,
     Shutdown,
-    StageDone,
-    StageFailed,
     StepReport,
-    Submit,
     ToWorker,
 )
-from omnistage.wire.plan import WorkerPlan
 from tests.fakes import echo_config, request_of
 
 ROOT = Path(__file__).parents[2]

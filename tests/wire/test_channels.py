@@ -9,7 +9,8 @@ import time
 import msgspec
 
 from omnistage.wire.channels import BATCH, DriverChannel, WorkerChannel
-from omnistage.wire.messages import Cancel, FromWorker, Heartbeat, Hello, Shutdown
+from omnistage.wire.messages import Cancel
+from omnistage.wire.worker import FromWorker, Heartbeat, Hello, Shutdown
 
 CANCEL = Cancel(process="p", replica=0, epoch=1, request_id="r", attempt=1, stage_id=0)
 

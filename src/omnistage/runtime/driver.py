@@ -23,15 +23,14 @@ from omnistage.wire.messages import (
     Control,
     Emitted,
     Feed,
-    FromWorker,
     Grant,
     Release,
     Reported,
     StartReplica,
-    StepReport,
     StopReplica,
     Submit,
 )
+from omnistage.wire.worker import FromWorker, StepReport
 
 
 class Driver(RuntimeLoop):

@@ -34,16 +34,14 @@ from omnistage.runtime.output import WorkerOutput
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import Key, StatusBoardState
 from omnistage.wire.channels import DriverChannel
-from omnistage.wire.messages import (
-    Event,
+from omnistage.wire.messages import Event, ReplicaDown, ReplicaUp
+from omnistage.wire.worker import (
     FromWorker,
     Heartbeat,
     Hello,
     LoadFailed,
     LoadProgress,
     Ready,
-    ReplicaDown,
-    ReplicaUp,
     Shutdown,
     StepReport,
     ToWorker,
@@ -263,8 +261,7 @@ class StageRuntime:
                 self._kill(
                     worker, f"a step of {stage.model_stage} has been running for {age_s:.1f} s (limit {limit_s:g} s)"
                 )
-        names = {stage.stage_id: stage.model_stage for stage in worker.plan.stages}
-        self._board.show_gauges(worker.key, {names[stage_id]: gauges for stage_id, gauges in message.gauges.items()})
+        self._board.show_gauges(worker.key, _gauges(worker.plan, message))
 
     # ---- life and death ----
 
@@ -374,6 +371,13 @@ def last_words(code: int, last_line: str) -> str:
     """Why a worker ended, as far as its exit code and its last line of output tell."""
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     return f"{how}: {last_line}" if last_line else how
+
+
+def _gauges(plan: ProcessPlan, message: Heartbeat) -> dict[str, dict[str, float]]:
+    """By stage name. The arena is the process's; it stands with its first stage, so that sums over stages are right."""
+    gauges = {stage.model_stage: dict(message.gauges.get(stage.stage_id, {})) for stage in plan.stages}
+    gauges[plan.stages[0].model_stage]["arena_used_nbytes"] = message.arena_used_nbytes
+    return gauges
 
 
 def _step_limit_s(stage: StageConfig, first_step_done: Mapping[int, bool]) -> float:

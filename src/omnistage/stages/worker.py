@@ -39,21 +39,23 @@ from omnistage.wire.messages import (
     Cancel,
     Control,
     Feed,
-    FromWorker,
     Grant,
+    Release,
+    Submit,
+    WorkerEvent,
+)
+from omnistage.wire.plan import WorkerPlan
+from omnistage.wire.worker import (
+    FromWorker,
     Heartbeat,
     Hello,
     LoadFailed,
     LoadProgress,
     Ready,
-    Release,
     Shutdown,
     StepReport,
-    Submit,
     ToWorker,
-    WorkerEvent,
 )
-from omnistage.wire.plan import WorkerPlan
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from omnistage.wire.messages import FromWorker, ToWorker
+from omnistage.wire.worker import FromWorker, ToWorker
 
 BATCH = 256
 QUEUE = 65536

@@ -1,4 +1,4 @@
-"""Every message of the control plane, in one place: the machine's events and commands, and what a worker and its driver say.
+"""What the machine hears and says: events and commands, in one place. `wire.worker` adds what only a worker and its driver say.
 
 All are small frozen tagged structs (msgspec); none holds a tensor. Times are seconds of the driver's monotonic clock and come
 in as fields (`now`). A *stage* is named by its id; a *replica* by (process, index), because stages that share a process are
@@ -6,7 +6,7 @@ placed together; an *epoch* counts the incarnations of a replica. An *edge* is (
 CLIENT (-1) stands for the caller. An *attempt* counts the runs of a request from its beginning (1 is the first).
 
     shell  --Event-->  machine  --Command-->  shell
-    driver --ToWorker--> worker --FromWorker--> driver     (StepReport's items reach the machine inside `Reported`)
+    worker --WorkerEvent--> driver --Reported--> machine
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CLIENT = -1
 Outcome = Literal["finished", "failed", "aborted", "timed_out"]
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    pass
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Base of all messages: the type travels as a tag. None can be part of a cycle, so the collector need not look."""
 
 
 # ---- what a worker reports of its requests (items of a StepReport) ---------------------------------------------------------
 
 
-class Emitted(_Message, frozen=True, kw_only=True):
+class Emitted(Message, frozen=True, kw_only=True):
     """`source` put item `seq` (0, 1, ...) for `target`. `ref` None carries no payload, only the end (`last`)."""
 
     request_id: str
@@ -44,7 +44,7 @@ class Emitted(_Message, frozen=True, kw_only=True):
     last: bool
 
 
-class Consumed(_Message, frozen=True, kw_only=True):
+class Consumed(Message, frozen=True, kw_only=True):
     """The bridge of `target` has returned for items up to and including `seq` of `source`: their credit and refs are free."""
 
     request_id: str
@@ -54,7 +54,7 @@ class Consumed(_Message, frozen=True, kw_only=True):
     seq: int
 
 
-class StageDone(_Message, frozen=True, kw_only=True):
+class StageDone(Message, frozen=True, kw_only=True):
     """The stage has ended this request by itself, after its last items. `reason`: stop | length | eos | done."""
 
     request_id: str
@@ -65,7 +65,7 @@ class StageDone(_Message, frozen=True, kw_only=True):
     times: StageTimes
 
 
-class StageFailed(_Message, frozen=True, kw_only=True):
+class StageFailed(Message, frozen=True, kw_only=True):
     """The stage ended this request with an error; it holds nothing of it any more."""
 
     request_id: str
@@ -74,7 +74,7 @@ class StageFailed(_Message, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-class CancelDone(_Message, frozen=True, kw_only=True):
+class CancelDone(Message, frozen=True, kw_only=True):
     """The answer to `Cancel`, always, also for a request the stage has never seen or has ended."""
 
     request_id: str
@@ -82,7 +82,7 @@ class CancelDone(_Message, frozen=True, kw_only=True):
     stage_id: int
 
 
-class ControlDone(_Message, frozen=True, kw_only=True):
+class ControlDone(Message, frozen=True, kw_only=True):
     """The answer of one stage to `Control`."""
 
     call_id: str
@@ -97,12 +97,12 @@ WorkerEvent = Emitted | Consumed | StageDone | StageFailed | CancelDone | Contro
 # ---- events: what happens to the machine -----------------------------------------------------------------------------------
 
 
-class Arrived(_Message, frozen=True, kw_only=True):
+class Arrived(Message, frozen=True, kw_only=True):
     now: float
     request: OmniRequest
 
 
-class InputAppended(_Message, frozen=True, kw_only=True):
+class InputAppended(Message, frozen=True, kw_only=True):
     """More input for an open request (`seq` 0, 1, ...); it makes the request non-replayable."""
 
     now: float
@@ -112,7 +112,7 @@ class InputAppended(_Message, frozen=True, kw_only=True):
     last: bool
 
 
-class AbortRequested(_Message, frozen=True, kw_only=True):
+class AbortRequested(Message, frozen=True, kw_only=True):
     """The caller gave up (disconnect, abort call). `reason` becomes the terminal state's message."""
 
     now: float
@@ -120,7 +120,7 @@ class AbortRequested(_Message, frozen=True, kw_only=True):
     reason: str = "aborted by the caller"
 
 
-class ClientTook(_Message, frozen=True, kw_only=True):
+class ClientTook(Message, frozen=True, kw_only=True):
     """The caller has taken item `seq` of `source`: its bytes leave the request's client window."""
 
     now: float
@@ -130,7 +130,7 @@ class ClientTook(_Message, frozen=True, kw_only=True):
     nbytes: int
 
 
-class Reported(_Message, frozen=True, kw_only=True):
+class Reported(Message, frozen=True, kw_only=True):
     """What one replica said in one report. Items of another epoch than the replica's current one come from the dead."""
 
     now: float
@@ -140,7 +140,7 @@ class Reported(_Message, frozen=True, kw_only=True):
     items: tuple[WorkerEvent, ...]
 
 
-class ReplicaUp(_Message, frozen=True, kw_only=True):
+class ReplicaUp(Message, frozen=True, kw_only=True):
     """A replica is ready. `capacity`: requests each of its stages runs at once (max_num_seqs), by stage id."""
 
     now: float
@@ -150,7 +150,7 @@ class ReplicaUp(_Message, frozen=True, kw_only=True):
     capacity: dict[int, int]
 
 
-class ReplicaState(_Message, frozen=True, kw_only=True):
+class ReplicaState(Message, frozen=True, kw_only=True):
     """A replica takes no new requests while `draining` or `sleeping`."""
 
     now: float
@@ -160,7 +160,7 @@ class ReplicaState(_Message, frozen=True, kw_only=True):
     state: Literal["active", "draining", "sleeping"]
 
 
-class ReplicaDown(_Message, frozen=True, kw_only=True):
+class ReplicaDown(Message, frozen=True, kw_only=True):
     """A replica is gone (death seen by the supervisor, failed start, stuck step killed). `reason` is one line."""
 
     now: float
@@ -170,7 +170,7 @@ class ReplicaDown(_Message, frozen=True, kw_only=True):
     reason: str
 
 
-class ControlCalled(_Message, frozen=True, kw_only=True):
+class ControlCalled(Message, frozen=True, kw_only=True):
     """A control call (tokenize, profile, sleep, ...) for the named stages, or all; it never stands in the way of requests."""
 
     now: float
@@ -181,14 +181,14 @@ class ControlCalled(_Message, frozen=True, kw_only=True):
     timeout_s: float = 30.0
 
 
-class ShutdownRequested(_Message, frozen=True, kw_only=True):
+class ShutdownRequested(Message, frozen=True, kw_only=True):
     """No new requests from now on; what is open may end until `drain_timeout_s`, then it is aborted and replicas stop."""
 
     now: float
     drain_timeout_s: float
 
 
-class Tick(_Message, frozen=True, kw_only=True):
+class Tick(Message, frozen=True, kw_only=True):
     """The time that the last `WakeAt` asked for has come (or later)."""
 
     now: float
@@ -212,7 +212,7 @@ Event = (
 # ---- commands: what the machine wants done -----------------------------------------------------------------------------------
 
 
-class Submit(_Message, frozen=True, kw_only=True):
+class Submit(Message, frozen=True, kw_only=True):
     """Start `request` in `stage_id` on a replica. `order` is the request's place in the total order, smaller first.
 
     Outputs go only to `active_targets` (stage ids, CLIENT): nothing is captured for the others.
@@ -230,7 +230,7 @@ class Submit(_Message, frozen=True, kw_only=True):
     windows: dict[int, int] = {}
 
 
-class Feed(_Message, frozen=True, kw_only=True):
+class Feed(Message, frozen=True, kw_only=True):
     """Item `seq` of `source` for `target`, on the replica where the request's target runs."""
 
     process: str
@@ -245,7 +245,7 @@ class Feed(_Message, frozen=True, kw_only=True):
     last: bool
 
 
-class Grant(_Message, frozen=True, kw_only=True):
+class Grant(Message, frozen=True, kw_only=True):
     """`credits` more items may be emitted from `source` to `target`."""
 
     process: str
@@ -258,7 +258,7 @@ class Grant(_Message, frozen=True, kw_only=True):
     credits: int
 
 
-class Cancel(_Message, frozen=True, kw_only=True):
+class Cancel(Message, frozen=True, kw_only=True):
     """End the request in `stage_id`; CancelDone is the answer."""
 
     process: str
@@ -269,13 +269,13 @@ class Cancel(_Message, frozen=True, kw_only=True):
     stage_id: int
 
 
-class Release(_Message, frozen=True, kw_only=True):
+class Release(Message, frozen=True, kw_only=True):
     """Nobody reads `ref` any more. The shell brings it to the ref's owner, or to the keeper of a dead owner's arena."""
 
     ref: PayloadRef
 
 
-class Reply(_Message, frozen=True, kw_only=True):
+class Reply(Message, frozen=True, kw_only=True):
     """Item for the caller. `final_output_type` is the source stage's modality. The shell copies the payload out as it carries
     this out, for the machine releases the ref after `ClientTook` or `Close`."""
 
@@ -288,7 +288,7 @@ class Reply(_Message, frozen=True, kw_only=True):
     last: bool
 
 
-class Restarted(_Message, frozen=True, kw_only=True):
+class Restarted(Message, frozen=True, kw_only=True):
     """The request begins again as `attempt`: what the shell has gathered of earlier attempts is void (never after a streamed
     request's first `Reply`)."""
 
@@ -296,7 +296,7 @@ class Restarted(_Message, frozen=True, kw_only=True):
     attempt: int
 
 
-class Close(_Message, frozen=True, kw_only=True):
+class Close(Message, frozen=True, kw_only=True):
     """The request's one terminal state; nothing for the caller follows. `usage` and `times` by stage id, as far as known."""
 
     request_id: str
@@ -308,7 +308,7 @@ class Close(_Message, frozen=True, kw_only=True):
     attempts: int = 1
 
 
-class Control(_Message, frozen=True, kw_only=True):
+class Control(Message, frozen=True, kw_only=True):
     """Ask `stage_id` on a replica to carry out a control call."""
 
     process: str
@@ -320,7 +320,7 @@ class Control(_Message, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
 
 
-class ControlReply(_Message, frozen=True, kw_only=True):
+class ControlReply(Message, frozen=True, kw_only=True):
     """All stages have answered a control call, or its deadline passed. Results by "stage_id/replica"."""
 
     call_id: str
@@ -328,13 +328,13 @@ class ControlReply(_Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
-class StartReplica(_Message, frozen=True, kw_only=True):
+class StartReplica(Message, frozen=True, kw_only=True):
     process: str
     replica: int
     epoch: int
 
 
-class StopReplica(_Message, frozen=True, kw_only=True):
+class StopReplica(Message, frozen=True, kw_only=True):
     """`kill` False lets the worker end its loop first; True ends it at once."""
 
     process: str
@@ -343,7 +343,7 @@ class StopReplica(_Message, frozen=True, kw_only=True):
     kill: bool = False
 
 
-class WakeAt(_Message, frozen=True, kw_only=True):
+class WakeAt(Message, frozen=True, kw_only=True):
     """Send `Tick` at this time; a later WakeAt replaces an earlier one."""
 
     time: float
@@ -364,63 +364,3 @@ Command = (
     | StopReplica
     | WakeAt
 )
-
-
-# ---- driver <-> worker -----------------------------------------------------------------------------------------------------
-
-
-class Shutdown(_Message, frozen=True, kw_only=True):
-    """The worker ends after its current step."""
-
-
-ToWorker = Submit | Feed | Grant | Cancel | Release | Control | Shutdown
-
-
-class Hello(_Message, frozen=True, kw_only=True):
-    """First word of a worker after it has connected."""
-
-    process: str
-    replica: int
-    epoch: int
-    pid: int
-
-
-class LoadProgress(_Message, frozen=True, kw_only=True):
-    """`fraction` in [0, 1] of one stage's loading; `note` is one line for people."""
-
-    stage_id: int
-    fraction: float
-    note: str = ""
-
-
-class Ready(_Message, frozen=True, kw_only=True):
-    """All stages of this worker are loaded and their hooks have resolved. `capacity` as in ReplicaUp; `notes` by stage id."""
-
-    capacity: dict[int, int]
-    notes: dict[int, str] = {}
-
-
-class LoadFailed(_Message, frozen=True, kw_only=True):
-    """The worker cannot start; it exits after this."""
-
-    stage_id: int
-    error: ErrorInfo
-
-
-class StepReport(_Message, frozen=True, kw_only=True):
-    """Everything one step (of any stage in this worker) has to say, one message for all its requests."""
-
-    items: tuple[WorkerEvent, ...]
-
-
-class Heartbeat(_Message, frozen=True, kw_only=True):
-    """Sent every second. `step_age_s` by stage id: for how long the current step has been running (0 when idle).
-    `gauges`: the stage's figures for metrics (running, waiting, kv_blocks_used, ...), by stage id."""
-
-    step_age_s: dict[int, float]
-    first_step_done: dict[int, bool] = {}
-    gauges: dict[int, dict[str, float]] = {}
-    arena_used_nbytes: int = 0
-
-
-FromWorker = Hello | LoadProgress | Ready | LoadFailed | StepReport | Heartbeat
