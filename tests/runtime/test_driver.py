@@ -148,6 +148,41 @@ def test_three_deaths_in_a_minute_keep_a_stage_down(tmp_path: Path) -> None:
     runtime.close(0.0)
 
 
+def test_when_traffic_stops_nothing_is_held(tmp_path: Path) -> None:
+    """Fault: an abort or a death in the middle of a diamond leaves a slot, a credit or a piece of an arena taken."""
+    runtime = started(
+        stage(0, "counter", tmp_path, targets=(1, 2)),
+        stage(1, "voice", tmp_path, sources=(0,), targets=(3,)),
+        stage(2, "picture", tmp_path, sources=(0,), targets=(3,)),
+        stage(3, "mix", tmp_path, sources=(1, 2)),
+        restart_first_s=0.1,
+    )
+    sizes = [4, 20000, 40000]
+    callers = []
+    for number in range(60):
+        asked = request(
+            str(number), items=1 + number % 4, samples=sizes[number % 3], pause_s=0.005, stream=number % 2 == 0
+        )
+        callers.append(Caller(runtime, asked))
+        if number % 5 == 0:
+            runtime.abort(str(number), "changed its mind")
+        if number == 30:
+            os.kill(pids(runtime)["picture"], signal.SIGKILL)
+    outcomes = [caller.end(20.0).outcome for caller in callers]
+    assert set(outcomes) <= {"finished", "failed", "aborted"} and outcomes.count("finished") >= 20
+    for number, caller in enumerate(callers):
+        if outcomes[number] == "finished":
+            assert len(caller.samples(3)) == 2 * (1 + number % 4) * sizes[number % 3]
+    tables = ("open", "queued", "refs_held", "slots", "timers")
+    assert eventually(lambda: not any(runtime._machine.snapshot()[table] for table in tables))
+    arenas = runtime._supervisor.arenas._arenas.values()
+    assert eventually(lambda: len(arenas) == 4 and not any(arena.keys for arena in arenas))
+    figures = ("running", "waiting", "held", "arena_used_nbytes")
+    assert eventually(
+        lambda: not any(gauges.get(figure, 0) for gauges in runtime.status().gauges.values() for figure in figures)
+    )
+
+
 # ---- what is left behind ----
 
 
