@@ -1,8 +1,9 @@
 """The engine over a runtime without stages: order, acknowledgement, aborts, errors, health."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,23 @@ async def test_a_control_call_answers_or_says_why_not() -> None:
     assert await engine.control("reset_prefix_cache") == {"0/0": True}
     with pytest.raises(UnsupportedByModelError, match="no sleep"):
         await engine.control("sleep")
+
+
+async def test_a_control_call_that_one_stage_knows_has_succeeded() -> None:
+    """Fault: a stage that has no cache makes resetting the caches of the others fail, or hides that they failed."""
+
+    class Partly(FakeRuntime):
+        code = "unsupported"
+
+        def control(self, name: str, arguments: Mapping[str, Any], done: Callable[..., None]) -> None:
+            done({"0/0": True, "1/0": None}, ErrorInfo(self.code, "speaker"))
+
+    runtime = Partly()
+    engine = AsyncOmniEngine(SPOKEN, runtime)
+    assert await engine.control("reset_prefix_cache") == {"0/0": True, "1/0": None}
+    runtime.code = "stage_failed"
+    with pytest.raises(StageFailedError):
+        await engine.control("reset_prefix_cache")
 
 
 async def test_a_closed_engine_refuses() -> None:

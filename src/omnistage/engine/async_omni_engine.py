@@ -20,6 +20,7 @@ from omnistage.core.errors import (
     RequestAbortedError,
     StageFailedError,
     StageUnavailableError,
+    UnsupportedByModelError,
 )
 from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import OmniRequest, Usage
@@ -146,7 +147,8 @@ class AsyncOmniEngine:
             raise StageUnavailableError(message + (f" ({notes})" if notes else ""), retry_after_s=_RETRY_AFTER_S)
 
     async def control(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Asks every stage to carry out a control call. Results by "stage_id/replica". Raises what went wrong."""
+        """Asks every stage to carry out a control call. Results by "stage_id/replica", None of a stage that does not know
+        the call. Raises what went wrong, and UnsupportedByModelError where no stage knows it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[dict[str, Any], ErrorInfo | None]] = loop.create_future()
 
@@ -163,7 +165,8 @@ class AsyncOmniEngine:
                 results, error = await answer
         except TimeoutError:
             raise StageUnavailableError(f"{name}: no answer within {_CONTROL_TIMEOUT_S:.0f} s") from None
-        if error is not None:
+        carried_out = any(result is not None for result in results.values())
+        if error is not None and not (carried_out and error.code == UnsupportedByModelError.code):
             raise error.to_exception()
         return results
 
