@@ -24,6 +24,12 @@ def byte_fallback() -> Tokenizer:
     return tokenizer
 
 
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    assert found is not None
+    return found
+
+
 def pieces(tokenizer: Tokenizer, ids: list[int], *, skip: bool = True) -> list[str]:
     state = DetokenizerState(tokenizer, skip_special_tokens=skip)
     return [*(state.push(token) for token in ids), state.flush()]
@@ -53,14 +59,14 @@ def test_any_tokens_joined_are_the_whole_decode(ids: list[int], skip: bool) -> N
 
 def test_invalid_bytes_are_not_kept_back_for_ever() -> None:
     """Fault: a model that writes rubbish stays silent until its end."""
-    token = BYTE_LEVEL.token_to_id("ÿ")  # the byte 0xFF, which begins no character
+    token = id_of(BYTE_LEVEL, "ÿ")  # the byte 0xFF, which begins no character
     found = pieces(BYTE_LEVEL, [token] * 20)
     assert len("".join(found[:-1])) >= 16
 
 
 def test_special_tokens_show_only_when_asked_for() -> None:
     """Fault: an explicit skip_special_tokens=False is ignored."""
-    ids = [BYTE_LEVEL.token_to_id(SPECIAL_TOKENS[0]), *BYTE_LEVEL.encode("fox").ids]
+    ids = [id_of(BYTE_LEVEL, SPECIAL_TOKENS[0]), *BYTE_LEVEL.encode("fox").ids]
     assert "".join(pieces(BYTE_LEVEL, ids)) == "fox"
     assert "".join(pieces(BYTE_LEVEL, ids, skip=False)) == "<|bos|>fox"
 
@@ -68,7 +74,7 @@ def test_special_tokens_show_only_when_asked_for() -> None:
 def test_a_first_token_that_is_decoded_differently() -> None:
     """Fault: the space before a word is lost at a border of the window, or a byte character is shown in parts."""
     tokenizer = byte_fallback()
-    euro = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "€".encode()]
+    euro = [id_of(tokenizer, f"<0x{byte:02X}>") for byte in "€".encode()]
     ids = [0, 3, *euro, 0, *euro, *euro, 1, 2]
     found = pieces(tokenizer, ids)
     assert "".join(found) == tokenizer.decode(ids) == "Hi you€ Hi€€ there"

@@ -50,9 +50,7 @@ def test_a_draw_does_not_depend_on_its_neighbours() -> None:
 def test_draws_are_uniform() -> None:
     """Fault: bits lost on the way to a number in [0, 1)."""
     count = 40_000
-    made = uniforms(
-        np.full(count, 5, np.uint64), np.arange(count, dtype=np.uint64), np.zeros((count, 2), np.uint32)
-    )
+    made = uniforms(np.full(count, 5, np.uint64), np.arange(count, dtype=np.uint64), np.zeros((count, 2), np.uint32))
     assert made.min() >= 0.0
     assert made.max() < 1.0
     shares = np.histogram(made, bins=20, range=(0, 1))[0] / count

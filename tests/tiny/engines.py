@@ -42,7 +42,12 @@ def greedy(max_tokens: int | None, **changes: Any) -> SamplingParams:
 
 
 def stage_request(
-    name: str, prompt: Prompt | Sequence[int], params: SamplingParams, arrival: int = 0, *, targets: Iterable[int] = (CLIENT,)
+    name: str,
+    prompt: Prompt | Sequence[int],
+    params: SamplingParams,
+    arrival: int = 0,
+    *,
+    targets: Iterable[int] = (CLIENT,),
 ) -> StageRequest:
     whole = prompt if isinstance(prompt, Prompt) else Prompt(token_ids=tuple(prompt))
     request = OmniRequest(request_id=name, prompt=whole, wants=("text",), stage_params={0: params})
@@ -69,7 +74,8 @@ class Heard:
         return [entry for choice in self.choices(index) for entry in choice["logprobs"]]
 
     def reason(self, index: int = 0) -> str | None:
-        return self.choices(index)[-1]["finish_reason"]
+        reason: str | None = self.choices(index)[-1]["finish_reason"]
+        return reason
 
     @property
     def finish_reason(self) -> str | None:

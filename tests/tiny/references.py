@@ -26,7 +26,8 @@ def generate_greedily(model: Any, prompt: Sequence[int], max_tokens: int) -> lis
         eos_token_id=None,
         pad_token_id=0,
     )
-    return made[0, len(prompt) :].tolist()
+    tokens: list[int] = made[0, len(prompt) :].tolist()
+    return tokens
 
 
 def random_prompts(count: int, vocab_size: int, *, longest: int = 70, seed: int = 0) -> list[list[int]]:

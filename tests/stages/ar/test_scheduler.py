@@ -28,7 +28,9 @@ class Bench:
         self.scheduler = Scheduler(Limits(**known), BlockManager(blocks + 1, BLOCK))
         self.sequences: dict[SequenceKey, SequenceState] = {}
 
-    def add(self, name: str, prompt_len: int, answer: int = 4, *, order: int | None = None, **named: Any) -> SequenceState:
+    def add(
+        self, name: str, prompt_len: int, answer: int = 4, *, order: int | None = None, **named: Any
+    ) -> SequenceState:
         index = named.pop("choice", 0)
         first = named.pop("first", 100 * ord(name))
         sequence = SequenceState(
@@ -358,9 +360,9 @@ def test_lengths_that_can_never_fit_are_refused_by_their_numbers() -> None:
     scheduler = Bench().scheduler
     assert scheduler.max_len_of(60, 4) == 64
     assert scheduler.max_len_of(60, None) == 64
-    with pytest.raises(InvalidRequestError, match="max_tokens: 5 after a prompt of 60 tokens makes 65.* at most 4"):
+    with pytest.raises(InvalidRequestError, match=r"max_tokens: 5 after a prompt of 60 tokens makes 65.* at most 4"):
         scheduler.max_len_of(60, 5)
-    with pytest.raises(InvalidRequestError, match="prompt: 64 tokens.* at most 63 tokens"):
+    with pytest.raises(InvalidRequestError, match=r"prompt: 64 tokens.* at most 63 tokens"):
         scheduler.max_len_of(64, None)
 
 

@@ -43,10 +43,18 @@ def test_stop_strings_over_borders(
 def test_nothing_of_a_stop_string_is_given_out_early() -> None:
     """Fault: a streamed text shows half of a stop string."""
     state = StopStringState(["</s>"], include=False)
-    assert [state.push(piece) for piece in ("x<", "/", "s", ">y")] == [("x", False), ("", False), ("", False), ("", True)]
+    assert [state.push(piece) for piece in ("x<", "/", "s", ">y")] == [
+        ("x", False),
+        ("", False),
+        ("", False),
+        ("", True),
+    ]
 
 
-@given(pieces=st.lists(st.text("ab", max_size=4), max_size=8), stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+@given(
+    pieces=st.lists(st.text("ab", max_size=4), max_size=8),
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+)
 def test_pieces_do_not_matter(pieces: list[str], stops: list[str]) -> None:
     """Fault: what is found depends on how the text was cut."""
     whole = "".join(pieces)

@@ -1,0 +1,95 @@
+"""Folders that are no models: one line each, saying what was looked for and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.checkpoint import (
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    WeightsReader,
+    eos_token_ids,
+    read_json,
+    weight_files,
+)
+
+
+def expect_broken(*words: object) -> pytest.RaisesExc[BrokenCheckpointError]:
+    return pytest.raises(
+        BrokenCheckpointError, check=lambda e: all(str(w) in e.message for w in words) and "\n" not in e.message
+    )
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    """Fault: a traceback in place of what was looked for."""
+    with expect_broken(tmp_path / "nowhere", "is no folder", "config.json"):
+        read_json(tmp_path / "nowhere", "config.json")
+    with expect_broken(tmp_path, "has no config.json"):
+        read_json(tmp_path, "config.json")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "{"])
+def test_a_json_file_that_is_none(tmp_path: Path, content: str) -> None:
+    """Fault: half a download is read as an empty configuration."""
+    (tmp_path / "config.json").write_text(content)
+    with expect_broken(tmp_path / "config.json", "JSON object"):
+        read_json(tmp_path, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.json": 2}, {2}),
+        ({"a.json": [1, 2], "b.json": 5}, {1, 2}),
+        ({"b.json": 5}, {5}),
+        ({"a.json": None, "b.json": 5}, {5}),
+        ({}, set()),
+    ],
+)
+def test_the_end_of_text_is_read_from_the_first_that_says(tmp_path: Path, files: dict, expected: set[int]) -> None:
+    """Fault: config.json wins over generation_config.json; a list of ends is not read."""
+    for name, value in files.items():
+        (tmp_path / name).write_text(json.dumps({"eos_token_id": value}))
+    assert eos_token_ids(tmp_path, "a.json", "b.json") == expected
+
+
+def test_weights_that_are_not_there(tmp_path: Path) -> None:
+    """Fault: a missing shard is noticed in the first request."""
+    with expect_broken(tmp_path, WEIGHTS):
+        weight_files(tmp_path)
+    (tmp_path / WEIGHTS_INDEX).write_text(
+        json.dumps({"weight_map": {"x": "part-1.safetensors", "y": "part-1.safetensors"}})
+    )
+    with expect_broken("part-1.safetensors"):
+        weight_files(tmp_path)
+    save_file({"x": torch.ones(2)}, tmp_path / "part-1.safetensors")
+    assert weight_files(tmp_path) == [tmp_path / "part-1.safetensors"]
+
+
+def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
+    """Fault: a cut file raises something of the library's own."""
+    save_file({"x": torch.ones(100)}, tmp_path / WEIGHTS)
+    whole = (tmp_path / WEIGHTS).read_bytes()
+    (tmp_path / WEIGHTS).write_bytes(whole[:-50])
+    with expect_broken(tmp_path / WEIGHTS, "safetensors"):
+        WeightsReader(tmp_path, torch.float32)
+
+
+def test_tensors_are_checked_converted_and_joined(tmp_path: Path) -> None:
+    """Fault: a tensor of another shape is broadcast into place; a name that is absent is left random."""
+    save_file({"x": torch.ones(2, 3, dtype=torch.bfloat16), "y": torch.zeros(1, 3)}, tmp_path / WEIGHTS)
+    reader = WeightsReader(tmp_path, torch.float32)
+    assert reader.read("x", [2, 3]).dtype == torch.float32
+    assert reader.read_joined({"x": [2, 3], "y": [1, 3]}).tolist() == [[1.0] * 3, [1.0] * 3, [0.0] * 3]
+    assert "x" in reader
+    assert "z" not in reader
+    with expect_broken(tmp_path, "no tensor z"):
+        reader.read("z", [1])
+    with expect_broken("x has shape [2, 3]", "[3, 2]"):
+        reader.read_joined({"x": [3, 2]})

@@ -1,0 +1,101 @@
+"""Our decoder against transformers' modules, and which configurations it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.decoder import Decoder, decoder_shape, load_decoder
+from tests.tiny.checkpoints import VOCAB_SIZE
+from tests.tiny.references import load_reference, random_prompts
+from tests.tiny.steps import run_whole
+
+IDS = random_prompts(1, VOCAB_SIZE, longest=30, seed=6)[0]
+CONFIG: dict[str, Any] = {
+    "vocab_size": 10,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    shape = decoder_shape(json.loads((folder / "config.json").read_text()))
+    assert shape is not None
+    return load_decoder(folder, shape, dtype)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen2"])
+def test_logits_and_hidden_states_are_those_of_transformers(checkpoint: Callable[[str], Path], kind: str) -> None:
+    """Fault: a norm, a bias, a rotation, a tied head: anything that differs by a little and changes a token in a hundred."""
+    folder = checkpoint(kind)
+    with torch.inference_mode():
+        wanted = load_reference(folder)(torch.tensor([IDS]), output_hidden_states=True)
+    for embeds in (False, True):
+        step = run_whole(load(folder), IDS, embeds=embeds, layers=(0, 2, 4))
+        assert torch.allclose(step.logits, wanted.logits[0], atol=2e-4)
+        for layer, rows in step.hidden.items():
+            assert torch.allclose(rows, wanted.hidden_states[layer][0], atol=1e-4)
+
+
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(checkpoint: Callable[[str], Path]) -> None:
+    """Fault: something that should be computed in float32 is not."""
+    folder = checkpoint("qwen3")
+    exact = run_whole(load(folder), IDS).logits
+    with torch.inference_mode():
+        theirs = load_reference(folder, torch.bfloat16)(torch.tensor([IDS])).logits[0].float()
+    ours = run_whole(load(folder, torch.bfloat16), IDS).logits
+    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
+        {"hidden_act": "gelu"},
+        {"sliding_window": 16},
+        {"mlp_bias": True},
+        {"partial_rotary_factor": 0.5},
+        {"layer_types": ["sliding_attention"]},
+        {"quantization_config": {"bits": 4}},
+    ],
+    ids=str,
+)
+def test_what_this_decoder_does_not_do_is_left_to_others(settings: dict[str, Any]) -> None:
+    """Fault: a model that asks for more runs all the same, and writes nonsense."""
+    assert decoder_shape(CONFIG) is not None
+    assert decoder_shape({**CONFIG, **settings}) is None
+
+
+def test_old_and_new_ways_to_write_a_configuration() -> None:
+    """Fault: the base of the rotation is only read from one of its two places; a window that is switched off counts."""
+    old = decoder_shape({**CONFIG, "rope_theta": 5e5, "sliding_window": 16, "use_sliding_window": False})
+    new = decoder_shape({**CONFIG, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})
+    assert old == new
+    assert old is not None
+    assert (old.rope_theta, old.num_kv_heads, old.head_dim) == (5e5, 2, 4)
+
+
+def test_weights_that_do_not_fit_are_named(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Fault: a tensor that is absent or of another model is left random, or fails in the first step."""
+    source = checkpoint("llama")
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    weights = load_file(source / "model.safetensors")
+    name = "model.layers.2.mlp.up_proj.weight"
+    save_file({key: value for key, value in weights.items() if key != name}, tmp_path / "model.safetensors")
+    with pytest.raises(BrokenCheckpointError, match=name):
+        load(tmp_path)
+    save_file({**weights, name: torch.ones(1, 1)}, tmp_path / "model.safetensors")
+    with pytest.raises(BrokenCheckpointError, match=rf"{name} has shape \[1, 1\]"):
+        load(tmp_path)
