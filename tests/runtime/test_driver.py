@@ -332,3 +332,12 @@ def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:
     assert eventually(lambda: runtime.status().state == "stopped")
     assert not workers_of(os.getpid())
     runtime.close(0.0)
+
+
+def test_a_driver_that_is_never_started_holds_nothing() -> None:
+    """Fault: a runtime that was made for a refused request blocks its program when it is collected."""
+    before = threading.active_count()
+    unused = driver(*two_stages())
+    assert threading.active_count() == before
+    unused.close(0.0)
+    del unused

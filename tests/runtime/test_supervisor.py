@@ -39,6 +39,7 @@ class Bench:
         self.supervisor = StageRuntime(
             processes, self.selector, self.channel, post=self.events.append, drain=self.drain, board=self.board
         )
+        self.supervisor.open()
         self.selector.register(self.channel.fileno(), selectors.EVENT_READ, self.drain)
 
     def drain(self) -> None:

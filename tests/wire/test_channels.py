@@ -105,6 +105,15 @@ def test_an_unknown_peer_is_told_apart() -> None:
     assert worker.receive() == [] and driver.receive() == []
 
 
+def test_a_channel_that_was_never_bound_holds_nothing() -> None:
+    """Fault: a driver that is made and never started blocks its process when it is collected."""
+    threads = threading.active_count()
+    driver = DriverChannel()
+    driver.close()
+    assert threading.active_count() == threads
+    del driver
+
+
 def test_a_malformed_message_is_dropped_and_counted() -> None:
     """Fault: one bad frame ends the driver."""
     driver, worker = connect()

@@ -59,6 +59,7 @@ class Driver(RuntimeLoop):
     # ---- hooks of the loop ----
 
     def _open(self) -> None:
+        self._supervisor.open()
         self._watch(self._channel.fileno(), self._listen)
 
     def _act(self, command: Command) -> None:

@@ -126,7 +126,7 @@ class StageRuntime:
         self._drain = drain
         self._board = board
         self._worker_module = worker_module
-        self._address = channel.bind()
+        self._address = ""
         self._token = secrets.token_hex(8)
         self._workers: dict[Key, WorkerState] = {}
         self._starts: Counter[Key] = Counter()
@@ -134,6 +134,10 @@ class StageRuntime:
         self.arenas = ArenaCache()
 
     # ---- what the driver asks ----
+
+    def open(self) -> None:
+        """Before the first start: the address that workers connect to."""
+        self._address = self._channel.bind()
 
     def start(self, process: str, replica: int, epoch: int) -> None:
         """A fault in starting is a ReplicaDown like any other; what is hopeless is not tried again."""

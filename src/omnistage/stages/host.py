@@ -76,6 +76,7 @@ class StageHost:
         self._answers: list[WorkerEvent] = []
         self._must_pump = False
         self._step_failures = 0
+        self.engine_stepped = False
         self._gauges: dict[str, float] = {}
 
     # ---- any thread ------------------------------------------------------------------------------------------------
@@ -176,7 +177,9 @@ class StageHost:
         if not self._engine.has_work():
             return []
         try:
-            return self._engine.step()
+            outputs = self._engine.step()
+            self.engine_stepped = True
+            return outputs
         except Exception as error:
             self._step_failures += 1
             log.exception("stage %s: a step failed outside any request", self.config.model_stage)

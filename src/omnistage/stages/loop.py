@@ -136,7 +136,7 @@ class StageLoop:
                 host.room_freed()
             events = host.step()
             self._step_began_s = None
-            self.first_step_done = True
+            self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
             if events:
                 self._owner.report(events)
 

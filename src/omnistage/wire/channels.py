@@ -98,8 +98,7 @@ class DriverChannel:
     """The driver's end. Peers are named by the identity they connect with ("process/replica/epoch/token")."""
 
     def __init__(self) -> None:
-        self._socket = _Socket(zmq.ROUTER)
-        self._socket.zmq.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._bound: _Socket | None = None  # zmq's threads start with `bind`, so a driver that never runs holds nothing
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
         self.malformed = 0
@@ -107,9 +106,16 @@ class DriverChannel:
     def bind(self) -> str:
         """Binds to a fresh abstract address (no file, nothing to clean up) and returns it."""
         address = f"ipc://@omnistage-{secrets.token_hex(16)}"
-        self._socket.zmq.bind(address)
-        self._socket.watch()
+        self._bound = _Socket(zmq.ROUTER)
+        self._bound.zmq.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._bound.zmq.bind(address)
+        self._bound.watch()
         return address
+
+    @property
+    def _socket(self) -> _Socket:
+        assert self._bound is not None, "bind comes first"
+        return self._bound
 
     def fileno(self) -> int:
         """Readable while messages wait."""
@@ -131,7 +137,9 @@ class DriverChannel:
         return messages
 
     def close(self) -> None:
-        self._socket.close(linger_ms=0)
+        """Idempotent; fine also without `bind`."""
+        if self._bound is not None:
+            self._bound.close(linger_ms=0)
 
 
 class WorkerChannel:

@@ -7,7 +7,7 @@ from pathlib import Path
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import CONFIG, read_json
-from omnistage.modeling.decoder import decoder_shape, load_decoder
+from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
 from omnistage.modeling.protocols import ARModel, Processor
 from omnistage.modeling.tensors import dtype_of
 from omnistage.modeling.text_processor import load_text_processor
@@ -16,10 +16,17 @@ from omnistage.modeling.text_processor import load_text_processor
 def load(config: ARStageConfig) -> ARModel:
     """Raises BrokenCheckpointError for a folder that is not what was fetched."""
     folder = Path(config.model_path)
-    shape = decoder_shape(read_json(folder, CONFIG))
+    return load_decoder(folder, _shape(folder), dtype_of(config.dtype))
+
+
+def _shape(folder: Path) -> DecoderShape:
+    try:
+        shape = decoder_shape(read_json(folder, CONFIG))
+    except (KeyError, TypeError, ValueError):
+        shape = None
     if shape is None:
         raise BrokenCheckpointError(f"{folder / CONFIG} does not describe the model that `omnistage fetch demo` brings")
-    return load_decoder(folder, shape, dtype_of(config.dtype))
+    return shape
 
 
 def load_processor(config: ARStageConfig) -> Processor:
