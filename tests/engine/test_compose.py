@@ -7,7 +7,7 @@ import pytest
 
 from omnistage.core.errors import ConfigError, ModelNotFoundError
 from omnistage.core.params import SamplingParams
-from omnistage.engine.compose import composed, require_processes, resolved, runtime_of, served_model
+from omnistage.engine.compose import composed, limits_of, require_processes, resolved, runtime_of, served_model
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.inline import InlineRuntime
 
@@ -59,3 +59,11 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     """Fault: a model that does not exist is found out when a stage starts."""
     with pytest.raises(ModelNotFoundError, match="no such folder"):
         served_model(resolved(str(tmp_path / "nosuch")))
+
+
+def test_the_machine_gets_the_deployed_limits(folder: Path) -> None:
+    """Fault: a limit that an operator has set is checked at the door and forgotten inside."""
+    overrides = {"request_timeout_s": 5.0, "max_queued_requests": 3, "client_window_nbytes": 7, "client_stall_s": 2.0}
+    limits = limits_of(resolved(str(folder), overrides=overrides).deploy)
+    assert (limits.request_timeout_s, limits.max_queued_requests) == (5.0, 3)
+    assert (limits.client_window_nbytes, limits.client_stall_s) == (7, 2.0)

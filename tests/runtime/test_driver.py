@@ -334,10 +334,10 @@ def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:
     runtime.close(0.0)
 
 
-def test_a_driver_that_is_never_started_holds_nothing() -> None:
+def test_a_driver_that_is_never_started_holds_nothing(tmp_path: Path) -> None:
     """Fault: a runtime that was made for a refused request blocks its program when it is collected."""
     before = threading.active_count()
-    unused = driver(*two_stages())
+    unused = driver(*two_stages(tmp_path))
     assert threading.active_count() == before
     unused.close(0.0)
     del unused

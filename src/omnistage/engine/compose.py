@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from omnistage.config.resolution import OmniConfigResolution
+from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.resolve import resolve_omni_config
 from omnistage.core.errors import ConfigError
 from omnistage.engine.served import ServedModel, ServedStage
@@ -80,15 +80,19 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
 
 def runtime_of(resolution: OmniConfigResolution) -> Runtime:
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started."""
-    deploy = resolution.deploy
-    limits = Limits(
+    config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
+    machine, processes = Orchestrator(config), _process_plans(resolution)
+    return InlineRuntime(machine, processes) if resolution.deploy.inline else Driver(machine, processes)
+
+
+def limits_of(deploy: DeployConfig) -> Limits:
+    """The machine's bounds, as deployed."""
+    return Limits(
         max_queued_requests=deploy.max_queued_requests,
+        request_timeout_s=deploy.request_timeout_s,
         client_window_nbytes=deploy.client_window_nbytes,
         client_stall_s=deploy.client_stall_s,
     )
-    machine = Orchestrator(OrchestratorConfig.of(resolution.stages, resolution.edges, limits))
-    processes = _process_plans(resolution)
-    return InlineRuntime(machine, processes) if deploy.inline else Driver(machine, processes)
 
 
 def _process_plans(resolution: OmniConfigResolution) -> tuple[ProcessPlan, ...]:
