@@ -21,7 +21,7 @@ class Scratch:
         return TensorSpec("float32", (8,))
 
     def copy_to(self, view: memoryview) -> None:
-        view[:] = memoryview(self.data).cast("B")
+        view[:] = self.data.tobytes()
 
 
 def test_the_payload_goes_over_by_reference() -> None:

@@ -69,7 +69,9 @@ def check(
         )
     for plan in resolution.processes:
         ids = ", ".join(str(stage_id) for stage_id in plan.stage_ids)
-        print(f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each arena {_mib(plan.arena_nbytes)}")
+        print(
+            f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each arena {_mib(plan.arena_nbytes)}"
+        )
     _print_warnings(resolution)
     print("ok")
 
