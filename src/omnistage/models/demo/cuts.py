@@ -143,10 +143,11 @@ def _append(state: CutState, atom: Atom, cuts: list[str], count: Count, limit: i
         atom = replace(atom, word=tail)
     pending = (*state.pending, atom)
     cut_now = border == "sentence" or (border == "clause" and not state.began)
-    if cut_now and count(_joined(pending)) > 0:
+    heard = border is not None and count(_joined(pending)) > 0
+    if cut_now and heard:
         cuts.append(_joined(pending))
         return replace(state, pending=(), clause_end=0, began=True, line_start=line_start)
-    clause_end = state.clause_end if border is None else len(pending)
+    clause_end = len(pending) if heard else state.clause_end
     return replace(state, pending=pending, clause_end=clause_end, line_start=line_start)
 
 
