@@ -191,6 +191,16 @@ def test_a_row_does_not_depend_on_its_neighbours(params: list[SamplingParams], s
     ]
 
 
+def test_a_row_with_few_candidates_beside_one_with_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the filling of a narrow row is taken for the end of its distribution."""
+    monkeypatch.setattr(sampling, "NUCLEUS_CANDIDATES", 4)
+    logits = torch.cat([some_logits(spread=0.5), torch.zeros(1, VOCAB)])  # equal values are candidates all together
+    params = SamplingParams(top_p=0.9)
+    for position in range(30):
+        rows = [SampleRow(params, 1, position), SampleRow(params, 2, position)]
+        assert sample(logits.clone(), rows)[0].token == sample(logits[:1].clone(), rows[:1])[0].token
+
+
 def test_among_few_and_among_all_agree_on_what_may_come() -> None:
     """Fault: the quick form keeps other tokens than the plain one."""
     params = SamplingParams(top_p=0.6, min_p=0.01)

@@ -13,8 +13,8 @@ import torch
 from omnistage.core.errors import StageFailedError
 from omnistage.core.params import GenerationParams, SamplingParams
 from omnistage.core.payload import MultimodalPayload
-from omnistage.core.request import Prompt
-from omnistage.modeling.protocols import ARStep
+from omnistage.core.request import OmniRequest, Prompt
+from omnistage.modeling.protocols import ARStep, ProcessedPrompt
 from omnistage.modeling.tensors import TorchSource, to_torch
 from omnistage.models.causal_lm.loader import load
 from omnistage.models.causal_lm.processor import load_processor
@@ -27,6 +27,7 @@ from tests.tiny.engines import Heard, answer, answers, build, drain, greedy, sta
 from tests.tiny.references import load_reference, random_prompts
 
 PROMPTS = random_prompts(32, VOCAB_SIZE, longest=40, seed=4)
+LONG = [prompt for prompt in PROMPTS if len(prompt) > 34]
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=17, max_tokens=20, ignore_eos=True)
 
 
@@ -386,18 +387,38 @@ def test_a_prompt_that_comes_in_parts(llama: Path, engine: ARStageEngine, size: 
 def test_a_prompt_of_embeddings(llama: Path, engine: ARStageEngine) -> None:
     """Fault: embeddings at the wrong rows, lost over a chunk's border, or shared as if their tokens told what they are."""
     fed = fed_engine(llama)
-    table = load(stage_config(llama)).embed(torch.tensor(PROMPTS[0]))
-    other = load(stage_config(llama)).embed(torch.tensor(PROMPTS[1]))
+    prompt_a, prompt_b = LONG[:2]
+    table = load(stage_config(llama)).embed(torch.tensor(prompt_a))
+    other = load(stage_config(llama)).embed(torch.tensor(prompt_b))
     for name, rows in (("one", table), ("two", other), ("three", table)):
         fed.add(stage_request(name, [], greedy(6, n=2), ord(name[0])))
         fed.feed(name, 0, 0, MultimodalPayload({"rows": TorchSource(rows[:9])}), last=False)
         fed.feed(name, 0, 1, MultimodalPayload({"rows": TorchSource(rows[9:])}), last=False)
         fed.feed(name, 0, 2, None, last=True)
     heard = drain(fed)
-    for name, prompt in (("one", PROMPTS[0]), ("two", PROMPTS[1]), ("three", PROMPTS[0])):
+    for name, prompt in (("one", prompt_a), ("two", prompt_b), ("three", prompt_a)):
         expected = answer(engine, prompt, greedy(6)).tokens()
         assert [heard[name].tokens(index) for index in range(2)] == [expected, expected]
     expect_empty(fed)
+
+
+def test_embeddings_beside_equal_tokens_are_not_shared(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: a prompt with other media behind the same tokens is answered from the first one's blocks."""
+    model = load(stage_config(llama))
+
+    class Media:
+        """A processor that reads its embeddings from the request's text."""
+
+        tokenizer, eos_token_ids = train_tokenizer(), frozenset[int]()
+
+        def __call__(self, request: OmniRequest) -> ProcessedPrompt:
+            ids = LONG[int(request.prompt.text or 0)]
+            return ProcessedPrompt((0,) * len(ids), model.embed(torch.tensor(ids)))
+
+    own = ar_engine(stage_config(llama), model, Media())
+    for index in range(2):
+        expected = answer(engine, LONG[index], greedy(6)).tokens()
+        assert answer(own, Prompt(text=str(index)), greedy(6)).tokens() == expected
 
 
 def test_a_slow_stage_takes_no_more_than_a_step_of_input_ahead(llama: Path) -> None:

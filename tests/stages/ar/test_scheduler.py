@@ -162,6 +162,29 @@ def test_an_older_one_takes_the_slot_of_the_youngest() -> None:
     bench.check()
 
 
+def test_whoever_loses_its_place_gives_its_share_of_the_budget_back() -> None:
+    """Fault: budget that was planned for a request that is not in the step any more; tokens that count as computed."""
+    bench = Bench(max_num_seqs=1, max_num_batched_tokens=4)
+    loser = bench.add("b", 2)
+    bench.step()
+    bench.add("a", 8)
+    assert bench.step() == {"a": 4}
+    assert (loser.computed, loser.remaining, loser.blocks) == (0, 3, [])
+
+
+def test_nobody_slips_in_where_an_older_one_lost_its_place() -> None:
+    """Fault: the room that one request took from another goes to a third, which is younger than both."""
+    bench = Bench(blocks=8, max_num_batched_tokens=40, max_model_len=32)
+    bench.add("d", 20)
+    bench.step()
+    bench.add("e", 16)
+    assert bench.step() == {"d": 1}
+    bench.add("a", 16)
+    plan = bench.plan()
+    assert plan.preempted == (SequenceKey("d", 0),)
+    assert bench.commit(plan) == {"a": 16}
+
+
 def test_a_younger_one_waits_for_a_slot() -> None:
     """Fault: preemption the wrong way round."""
     bench = Bench(max_num_seqs=1)
