@@ -297,13 +297,13 @@ def test_a_refused_request_that_is_cancelled_says_nothing(engine: ARStageEngine)
 
 
 def test_times_and_usage_are_told_at_the_end(engine: ARStageEngine) -> None:
-    """Fault: durations that are negative or missing."""
-    heard = answer(engine, PROMPTS[0], greedy(4))
+    """Fault: durations that are negative, missing, or counted once for every choice."""
+    heard = answer(engine, PROMPTS[0], greedy(2, n=4))
     times = heard.outputs[-1].times
     assert times.queued_s >= 0
     assert 0 < times.forward_s <= times.running_s
     assert heard.usage.prompt_tokens == len(PROMPTS[0])
-    assert heard.usage.completion_tokens == 4
+    assert heard.usage.completion_tokens == 8
 
 
 # ---- hidden states ---------------------------------------------------------------------------------------------------

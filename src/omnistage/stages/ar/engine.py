@@ -114,8 +114,10 @@ class ARStageEngine:
             if self._can_take(state):
                 self._take_or_fail(state)
         plan = self._scheduler.schedule()
-        self._note_begin(plan)
-        for row, result in self._run(plan):
+        begun_s = time.perf_counter()
+        results = self._run(plan)
+        self._note_times(plan, begun_s)
+        for row, result in results:
             self._commit(row, result)
         return list(self._outputs())
 
@@ -275,11 +277,12 @@ class ARStageEngine:
 
     # ---- running and committing ------------------------------------------------------------------------------------
 
-    def _note_begin(self, plan: StepPlan) -> None:
-        now = time.perf_counter()
-        for row in plan.rows:
-            state = self._requests[row.key.request_id]
-            state.begun_s = now if state.begun_s is None else state.begun_s
+    def _note_times(self, plan: StepPlan, begun_s: float) -> None:
+        spent_s = time.perf_counter() - begun_s
+        for request_id in dict.fromkeys(row.key.request_id for row in plan.rows):
+            state = self._requests[request_id]
+            state.begun_s = begun_s if state.begun_s is None else state.begun_s
+            state.forward_s += spent_s
 
     def _run(self, plan: StepPlan) -> list[tuple[PlanRow, RowResult | Exception]]:
         if not plan.rows:
@@ -309,7 +312,6 @@ class ARStageEngine:
         if isinstance(result, Exception):
             self._fail(state, result)
             return
-        state.forward_s += self._runner.forward_s
         self._scheduler.commit(row)
         self._keep_hidden(row, result)
         if result.sampled is None:

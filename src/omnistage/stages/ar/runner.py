@@ -8,7 +8,6 @@ step. Input embeddings of a sequence are held here under its key until `forget`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,7 +57,6 @@ class ARRunner:
         self._capture_layers = tuple(capture_layers)
         self._embeds: dict[SequenceKey, list[torch.Tensor]] = {}
         self._launched: _Launched | None = None
-        self.forward_s = 0.0
 
     def hold_embeds(self, key: SequenceKey, rows: torch.Tensor) -> None:
         """Input embeddings [n, hidden] of the sequence's next n positions, from 0 on."""
@@ -78,9 +76,7 @@ class ARRunner:
     def launch(self, plan: StepPlan, samples: Sequence[SampleRow]) -> None:
         """Starts a step; `samples` belong to the rows that sample, in order."""
         assert self._launched is None
-        begun = time.perf_counter()
         step, _, q_start = self._forward(plan)
-        self.forward_s = time.perf_counter() - begun
         self._launched = _Launched(plan, step, samples, q_start)
 
     @torch.inference_mode()
