@@ -201,6 +201,18 @@ def test_a_row_with_few_candidates_beside_one_with_many(monkeypatch: pytest.Monk
         assert sample(logits.clone(), rows)[0].token == sample(logits[:1].clone(), rows[:1])[0].token
 
 
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("top_p", [1e-9, 0.3, 0.9, 1 - 1e-12])
+def test_the_nucleus_is_what_sorting_tokens_would_give(ties: bool, top_p: float) -> None:
+    """Fault: one token too many at the edge, or all of those that are equal to it."""
+    logits = some_logits()[0].double().numpy()
+    weights = np.exp(np.round(logits) if ties else logits)
+    order = np.argsort(-weights, kind="stable")
+    before = np.cumsum(weights[order]) - weights[order]
+    wanted = set(order[before < top_p * weights.sum() * (1 - 1e-13)].tolist()) | {int(order[0])}
+    assert set(np.flatnonzero(sampling._nucleus(weights, top_p)).tolist()) == wanted
+
+
 def test_among_few_and_among_all_agree_on_what_may_come() -> None:
     """Fault: the quick form keeps other tokens than the plain one."""
     params = SamplingParams(top_p=0.6, min_p=0.01)

@@ -3,7 +3,7 @@
 A row's result depends on its logits and its `SampleRow` alone: every sum over candidates runs in one fixed order in
 float64, one uniform per row comes from a counter (modeling.philox), and where values are equal the smaller token id goes first.
 Order of operations: penalties, bias and forbidden tokens on the raw logits, then temperature, top-k, top-p, min-p.
-Nothing sorts the vocabulary unless a row's nucleus is wider than `NUCLEUS_CANDIDATES`. Knows nothing of requests or text.
+Nothing sorts a vocabulary unless a row's nucleus is wider than `NUCLEUS_CANDIDATES`. Knows nothing of requests or text.
 """
 
 from __future__ import annotations
@@ -249,15 +249,24 @@ def _total_weight(scaled: torch.Tensor) -> float:
 
 
 def _draw_among_all(scaled: torch.Tensor, params: SamplingParams, chance: float) -> int:
-    """One row [vocab] with every token a candidate: the plain form of what `_draw_among_few` does."""
+    """One row [vocab] with every token a candidate, in the order of their ids."""
     weights = np.exp(scaled.cpu().numpy().astype(np.float64))
-    if params.top_p < 1.0 or params.min_p > 0.0:
-        order = np.argsort(-weights, kind="stable")
-        ordered = weights[order][None]
-        kept = _filter(ordered, np.cumsum(ordered, axis=1)[:, -1], [params])
-        cut = np.zeros_like(weights)
-        cut[order] = np.where(kept[0], ordered[0], 0.0)
-        weights = cut
+    likely = weights >= params.min_p * weights.max()
+    if params.top_p < 1.0:
+        likely &= _nucleus(weights, params.top_p)
+    weights = np.where(likely, weights, 0.0)
     cumulative = np.cumsum(weights)
     place = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
     return min(place, int(np.flatnonzero(weights)[-1]))
+
+
+def _nucleus(weights: Floats, top_p: float) -> npt.NDArray[np.bool_]:
+    """The fewest best tokens of a row [vocab] that have `top_p` of its weight; of equal ones the smaller ids. Values are
+    sorted, not tokens: that is many times faster."""
+    best_first = np.sort(weights)[::-1]
+    cumulative = np.cumsum(best_first)
+    count = min(int(np.searchsorted(cumulative, top_p * cumulative[-1])) + 1, len(weights))
+    edge = best_first[count - 1]
+    inside: npt.NDArray[np.bool_] = weights > edge
+    inside[np.flatnonzero(weights == edge)[: count - int(inside.sum())]] = True
+    return inside
