@@ -45,6 +45,21 @@ def test_a_published_block_is_found_after_its_release_until_it_is_taken() -> Non
     assert manager.match(digests) == []
 
 
+def test_what_is_forgotten_is_not_found_and_not_lost() -> None:
+    """Fault: a reset cache still gives hits, frees blocks that a request holds, or loses idle ones."""
+    manager = BlockManager(4, 2)
+    digests = chain([1, 2], [3, 4])
+    idle, held = manager.allocate(1) or [], manager.allocate(1) or []
+    manager.publish(idle[0], digests[0])
+    manager.publish(held[0], digests[1])
+    manager.release(idle)
+    assert manager.forget() == 2
+    assert manager.match(digests) == []
+    assert (manager.references(held[0]), manager.num_free) == (1, 2)
+    manager.release(held)
+    assert sorted(manager.allocate(3) or []) == [1, 2, 3]
+
+
 def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     """Fault: the first block goes first, and the rest, which can only be reached through it, is dead weight."""
     manager = BlockManager(4, 2)
@@ -139,7 +154,7 @@ def test_no_block_is_lost_over_random_use(seed: int, num_blocks: int) -> None:
     manager = BlockManager(num_blocks, 2)
     held: list[list[int]] = []
     for step in range(300):
-        match chance.randrange(4):
+        match chance.randrange(4) if chance.random() < 0.98 else 4:
             case 0 if (blocks := manager.allocate(chance.randrange(4))) is not None:
                 held.append(blocks)
             case 1 if held:
@@ -149,6 +164,8 @@ def test_no_block_is_lost_over_random_use(seed: int, num_blocks: int) -> None:
                 held.append(list(again))
             case 3 if held and (some := chance.choice(held)):
                 manager.publish(some[0], chain([step % 7])[0])
+            case 4:
+                manager.forget()
         counts = [sum(blocks.count(block) for blocks in held) for block in range(num_blocks)]
         assert [manager.references(block) for block in range(num_blocks)] == counts
         assert manager.num_free == sum(count == 0 for count in counts[1:])

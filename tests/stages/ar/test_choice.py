@@ -90,7 +90,7 @@ def test_logprobs_are_reported_only_when_asked_for() -> None:
     """Fault: a key that should be absent, or tuples where plain data is promised."""
     assert "logprobs" not in choice().push(SampledToken(1))
     report = choice(logprobs=1).push(SampledToken(1, -0.5, ((2, -0.25),)))
-    assert report["logprobs"] == [{"token_id": 1, "logprob": -0.5, "top": [[2, -0.25]]}]
+    assert report["logprobs"] == [{"token_id": 1, "logprob": -0.5, "token": "one ", "top": [[2, -0.25, "two "]]}]
 
 
 def test_a_stage_without_a_tokenizer_reports_tokens() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from omnistage.core.errors import StageFailedError
+from omnistage.core.errors import UnsupportedByModelError
 from omnistage.core.params import GenerationParams, SamplingParams
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, Prompt
@@ -163,7 +164,19 @@ def test_logprobs_are_those_of_transformers(llama: Path, engine: ARStageEngine) 
         row = wanted[len(PROMPTS[0]) - 1 + step]
         assert entry["token_id"] == heard.tokens()[step]
         assert entry["logprob"] == pytest.approx(float(row[entry["token_id"]]), abs=1e-3)
-        assert [token for token, _ in entry["top"]] == row.topk(3).indices.tolist()
+        assert [token for token, _, _ in entry["top"]] == row.topk(3).indices.tolist()
+
+
+def test_a_reset_cache_gives_no_hit_and_the_same_tokens(engine: ARStageEngine) -> None:
+    """Fault: the control call is accepted and does nothing; another one's name is accepted."""
+    long = [5 + index % 50 for index in range(60)]
+    first = answer(engine, long, greedy(4))
+    assert answer(engine, long, greedy(4)).usage.cached_tokens > 0
+    assert engine.control("reset_prefix_cache", {})["blocks"] > 0
+    again = answer(engine, long, greedy(4))
+    assert (again.usage.cached_tokens, again.tokens()) == (0, first.tokens())
+    with pytest.raises(UnsupportedByModelError, match="reset_prefix_cache"):
+        engine.control("sleep", {})
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from omnistage.core.request import Prompt
 from omnistage.modeling.transformers_model import load_transformers_model
 from omnistage.models.causal_lm.processor import load_processor
-from omnistage.models.demo.weights import DemoWeights
 from omnistage.stages.ar.build import ar_engine
 from tests.tiny.checkpoints import VOCAB_SIZE
 from tests.tiny.engines import answer, answers, build, drain, greedy, stage_config, stage_request
@@ -110,21 +108,3 @@ def test_late_arrivals_join_a_running_batch(folder: Path) -> None:
 
     heard = drain(engine, arrive)
     assert [heard[f"r{index}"].tokens() for index in range(6)] == expected(folder)[:6]
-
-
-@pytest.mark.weights
-def test_the_fetched_model_alone_batched_and_chunked(demo_weights: DemoWeights) -> None:
-    """Fault: what holds for a tiny model does not hold for the real one."""
-    model = load_reference(demo_weights.thinker_dir)
-    questions = ["What is the capital of France?", "Name three colours.", "How do birds fly?", "Count to five."]
-    engine = build(demo_weights.thinker_dir, kv_cache_bytes=64 * 2**20, max_num_batched_tokens=16, max_model_len=512)
-    prompts = [Prompt(messages=({"role": "user", "content": question},)) for question in questions]
-    for arrival, prompt in enumerate(prompts):
-        engine.add(stage_request(f"r{arrival}", prompt, greedy(16), arrival))
-    batched = drain(engine)
-    processor = load_processor(stage_config(demo_weights.thinker_dir))
-    for arrival, prompt in enumerate(prompts):
-        request = stage_request("only", prompt, greedy(16))
-        reference = generate_greedily(model, processor(request.request).token_ids, 16)
-        assert batched[f"r{arrival}"].tokens() == reference
-        assert answer(engine, prompt, greedy(16)).tokens() == reference
