@@ -74,6 +74,10 @@ def test_log_probabilities_are_spelt_where_the_stage_spells_them() -> None:
         "refusal": None,
     }
     assert logprobs_object(CompletionOutput(0)) is None
+    half = {"token_id": 5, "token": "\ufffd", "logprob": -0.5, "top": []}
+    told = logprobs_object(CompletionOutput(0, logprobs=(half,)))
+    assert told is not None
+    assert told["content"][0]["bytes"] is None
 
 
 def test_a_whole_reply_without_text_or_sound() -> None:

@@ -16,7 +16,8 @@ from omnistage.core.payload import MultimodalPayload
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One choice of an AR stage. `logprobs` has one entry per token: {"token_id", "logprob", "top": [[id, logprob], ...]}."""
+    """One choice of an AR stage. `logprobs` has one entry per token: {"token_id", "logprob", "token", "top"}, where "token" is
+    its text (None without a tokenizer) and "top" the likeliest tokens as [id, logprob, text]."""
 
     index: int
     text: str = ""

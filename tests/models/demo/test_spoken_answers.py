@@ -31,7 +31,7 @@ WORDS = 200
 @pytest.fixture(scope="module")
 def answers() -> list[OmniRequestOutput]:
     """The eight prompts asked at once, through worker processes, as a user would."""
-    with Omni("demo") as omni:
+    with Omni("demo", stage_1_threads=2) as omni:  # the thinker has long ended when most of the speaking is done
         conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         return list(omni.generate(conversations, [{"temperature": 0, "max_tokens": MAX_TOKENS}], use_tqdm=False))
 

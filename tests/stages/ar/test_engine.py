@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from omnistage.core.errors import StageFailedError
-from omnistage.core.errors import UnsupportedByModelError
+from omnistage.core.errors import StageFailedError, UnsupportedByModelError
 from omnistage.core.params import GenerationParams, SamplingParams
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, Prompt

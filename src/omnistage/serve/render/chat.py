@@ -17,6 +17,8 @@ from omnistage.core.request import Usage
 
 AUDIO_LIFETIME_S = 3600
 
+_BROKEN = "\ufffd"
+
 
 @dataclass(frozen=True, slots=True)
 class ChatFrame:
@@ -164,10 +166,12 @@ def logprobs_object(completion: CompletionOutput) -> dict[str, Any] | None:
 
 def _token(entry: dict[str, Any]) -> dict[str, Any]:
     top: Sequence[Sequence[Any]] = entry.get("top") or ()
-    said = _spelt(entry["token_id"], entry.get("token"), entry["logprob"])
-    return {**said, "top_logprobs": [_spelt(other[0], other[2] if len(other) > 2 else None, other[1]) for other in top]}
+    said = _spelt(entry["token_id"], entry["logprob"], entry.get("token"))
+    return {**said, "top_logprobs": [_spelt(*other) for other in top]}
 
 
-def _spelt(token_id: int, token: str | None, logprob: float) -> dict[str, Any]:
+def _spelt(token_id: int, logprob: float, token: str | None = None) -> dict[str, Any]:
+    """A token that is a part of a character has no bytes that could be told from its text."""
     text = f"token_id:{token_id}" if token is None else token
-    return {"token": text, "logprob": logprob, "bytes": None if token is None else list(token.encode())}
+    whole = token is not None and _BROKEN not in token
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}

@@ -93,6 +93,15 @@ class BlockManager:
             self._holders[digest] = block
             self._digests[block] = digest
 
+    def forget(self) -> int:
+        """From now on nothing that was computed is found again; whoever holds blocks keeps them. How many could be found."""
+        known = len(self._holders)
+        self._fresh.extend(self._idle)
+        self._idle.clear()
+        self._digests.clear()
+        self._holders.clear()
+        return known
+
     def _evict(self) -> int:
         block, _ = self._idle.popitem(last=False)
         del self._holders[self._digests.pop(block)]

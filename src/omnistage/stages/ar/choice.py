@@ -45,6 +45,7 @@ class ChoiceState:
         self._eos = frozenset() if params.ignore_eos else eos_token_ids
         self._stop_ids = frozenset(params.stop_token_ids)
         self._max_tokens = max_tokens
+        self._decoder = decoder
         self._detokenizer = (
             DetokenizerState(decoder, skip_special_tokens=params.skip_special_tokens) if decoder is not None else None
         )
@@ -69,9 +70,14 @@ class ChoiceState:
             "finish_reason": self.finish_reason,
         }
         if self._params.logprobs is not None:
-            top = [list(pair) for pair in sampled.top]
-            report["logprobs"] = [{"token_id": sampled.token, "logprob": sampled.logprob, "top": top}]
+            top = [[token, logprob, self._spelt(token)] for token, logprob in sampled.top]
+            said = {"token_id": sampled.token, "logprob": sampled.logprob, "token": self._spelt(sampled.token)}
+            report["logprobs"] = [{**said, "top": top}]
         return report
+
+    def _spelt(self, token: int) -> str | None:
+        """The token by itself; a part of a character reads as a replacement character."""
+        return None if self._decoder is None else self._decoder.decode([token], skip_special_tokens=False)
 
     def _take(self, token: int) -> str:
         """The text that became certain; ends the choice where a stop id or a stop string says so."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from omnistage.config.stage import ARStageConfig
-from omnistage.core.errors import ErrorInfo, InvalidRequestError, OmniError, StageFailedError
+from omnistage.core.errors import ErrorInfo, InvalidRequestError, OmniError, StageFailedError, UnsupportedByModelError
 from omnistage.core.params import SamplingParams
 from omnistage.core.payload import MultimodalPayload
 from omnistage.modeling.protocols import Bridge, ProcessedPrompt, Processor, StageInput
@@ -132,6 +133,12 @@ class ARStageEngine:
             "preemptions": self._scheduler.num_preemptions,
             "batches_rerun": self._num_reruns,
         }
+
+    def control(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """`reset_prefix_cache`: how many cached blocks were forgotten. Raises UnsupportedByModelError for other names."""
+        if name != "reset_prefix_cache":
+            raise UnsupportedByModelError(f"control call {name}: accepted: reset_prefix_cache")
+        return {"blocks": self._scheduler.blocks.forget()}
 
     # ---- admission -------------------------------------------------------------------------------------------------
 

@@ -154,13 +154,19 @@ class Scheduler:
 
     def _draft_decodes(self) -> None:
         runnable = [sequence for sequence in self._running if self._can_run(sequence)]
-        more_waits = any(sequence.remaining > 1 for sequence in runnable) or any(map(self._can_run, self._waiting))
-        kept_back = 1 if more_waits and self._budget > 1 else 0
+        kept_back = 1 if self._budget > 1 and self._prompt_waits(runnable) else 0
         for sequence in runnable:
             if self._budget <= kept_back:
                 break
             if sequence.remaining == 1 and sequence.slot != NO_SLOT and self._extend(sequence, 1):
                 self._draft(sequence, 1)
+
+    def _prompt_waits(self, runnable: list[SequenceState]) -> bool:
+        """True if some prompt could use a token of this step."""
+        if any(sequence.remaining > 1 for sequence in runnable):
+            return True
+        first = next(filter(self._can_run, self._waiting), None)
+        return first is not None and (bool(self._slots) or first.order < self._running[-1].order)
 
     def _draft_prompts(self) -> None:
         for sequence in list(self._running):
