@@ -14,7 +14,7 @@ COVERED := $(subst $(space),$(comma),$(addprefix */omnistage/,core/* config/* or
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install fetch demo test check format cover bench bench-all mutants wheel clean
+.PHONY: install fetch weights demo test check format cover bench bench-all mutants wheel clean
 
 install: $(READY)
 
@@ -26,6 +26,10 @@ $(READY): pyproject.toml constraints.txt
 
 fetch: $(READY)
 	$(BIN)/omnistage fetch demo
+
+# Everything that tests marked `weights` need: the demo's, and a recogniser that listens to it.
+weights: fetch
+	$(BIN)/python -m tests.tools.whisper
 
 demo: fetch
 	$(BIN)/python examples/demo.py
