@@ -107,6 +107,14 @@ def test_decodes_leave_a_token_for_a_prompt() -> None:
     assert bench.step() == {"b": 1, "a": 1}
 
 
+def test_nothing_is_left_for_a_prompt_that_has_no_slot() -> None:
+    """Fault: the youngest decode stands still for the sake of a request that cannot come in anyway."""
+    bench = Bench(max_num_batched_tokens=2, max_num_seqs=2)
+    for name in "bcd":
+        bench.add(name, 1, answer=9)
+    assert [bench.step() for _ in range(2)] == [{"b": 1, "c": 1}] * 2
+
+
 def test_a_budget_of_one_serves_the_decode() -> None:
     """Fault: with a budget of one nothing is left for anybody."""
     bench = Bench(max_num_batched_tokens=1)
