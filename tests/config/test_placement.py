@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omnistage.config.problems import problems_of
-from omnistage.config.resolution import OmniConfigResolution, ProcessPlan
+from omnistage.config.resolution import OmniConfigResolution, ProcessPlacement
 from omnistage.config.resolve import resolve_omni_config
 from omnistage.core.errors import ConfigError
 from tests.config.samples import REGISTRY
@@ -25,9 +25,9 @@ def problems(overrides: dict[str, Any]) -> tuple[str, ...]:
 def test_every_stage_has_its_own_process_by_default() -> None:
     """Fault: stages that share a worker unasked; an arena that does not hold every window of every running request."""
     assert resolved({"stage_0_max_num_seqs": 10, "stage_1_num_replicas": 2}).processes == (
-        ProcessPlan("writer", (0,), 1, {}, 10 * 3 * 1000),
-        ProcessPlan("speaker", (1,), 2, {}, 8 * 4 * 500),
-        ProcessPlan("painter", (2,), 1, {}, 0),
+        ProcessPlacement("writer", (0,), 1, {}, 10 * 3 * 1000),
+        ProcessPlacement("speaker", (1,), 2, {}, 8 * 4 * 500),
+        ProcessPlacement("painter", (2,), 1, {}, 0),
     )
 
 
@@ -56,7 +56,7 @@ def test_stages_of_one_process_agree(more: dict[str, Any], error: str) -> None:
 def test_inline_puts_everything_into_one_process() -> None:
     """Fault: an arena, a second process or a replica where there is only the caller's process."""
     resolution = resolved({"inline": True, "stage_0_process": "own"})
-    assert resolution.processes == (ProcessPlan("inline", (0, 1, 2), 1, {}, 0),)
+    assert resolution.processes == (ProcessPlacement("inline", (0, 1, 2), 1, {}, 0),)
     assert resolution.provenance["stages.0.process"] == "inline"
 
 

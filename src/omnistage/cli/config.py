@@ -67,10 +67,10 @@ def check(
             f"stage {stage.name}: {stage.num_replicas} replica(s), each KV cache {_mib(stage.kv_cache_nbytes)}, "
             f"inputs at most {_mib(stage.inputs_nbytes)}"
         )
-    for plan in resolution.processes:
-        ids = ", ".join(str(stage_id) for stage_id in plan.stage_ids)
+    for process in resolution.processes:
+        ids = ", ".join(str(stage_id) for stage_id in process.stage_ids)
         print(
-            f"process {plan.name}: stages {ids}, {plan.num_replicas} replica(s), each arena {_mib(plan.arena_nbytes)}"
+            f"process {process.name}: stages {ids}, {process.num_replicas} replica(s), each arena {_mib(process.arena_nbytes)}"
         )
     _print_warnings(resolution)
     print("ok")

@@ -37,7 +37,8 @@ def rows(resolution: OmniConfigResolution) -> tuple[Row, ...]:
     for stage in resolution.stages:
         found.extend(_params(resolution, stage))
     found.extend(
-        Row(f"processes.{plan.name}.arena_nbytes", plan.arena_nbytes, "derived") for plan in resolution.processes
+        Row(f"processes.{process.name}.arena_nbytes", process.arena_nbytes, "derived")
+        for process in resolution.processes
     )
     return tuple(found)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from omnistage.config.pipeline import Edge
-from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlan
+from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlacement
 from omnistage.config.stage import StageConfig
 from omnistage.config.state import ResolutionState
 from omnistage.core.errors import ConfigError, did_you_mean
@@ -15,12 +15,12 @@ _BUILTIN = ("shm", "inproc")
 _SIDE = {"input_connectors": re.compile(r"from_stage_(\d+)"), "output_connectors": re.compile(r"to_stage_(\d+)")}
 
 
-def plan_processes(
+def place_stages(
     state: ResolutionState, stages: tuple[StageConfig, ...], edges: tuple[Edge, ...], *, inline: bool
-) -> tuple[ProcessPlan, ...]:
-    """One plan per name of a process, in the order of the stages."""
+) -> tuple[ProcessPlacement, ...]:
+    """One placement per name of a process, in the order of the stages."""
     names = dict.fromkeys(stage.process for stage in stages)
-    plans = []
+    placements = []
     for name in names:
         members = [stage for stage in stages if stage.process == name]
         _check_equal(state, name, "num_replicas", members, lambda stage: stage.num_replicas)
@@ -29,8 +29,8 @@ def plan_processes(
             _check_inline(state, members)
         arena = 0 if inline else _arena_nbytes(state, members, edges)
         ids = tuple(stage.stage_id for stage in members)
-        plans.append(ProcessPlan(name, ids, members[0].num_replicas, members[0].env, arena))
-    return tuple(plans)
+        placements.append(ProcessPlacement(name, ids, members[0].num_replicas, members[0].env, arena))
+    return tuple(placements)
 
 
 def _check_equal(

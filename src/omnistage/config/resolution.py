@@ -37,7 +37,7 @@ class DeployConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessPlan:
+class ProcessPlacement:
     """The stages that share a worker. `arena_nbytes` is the capacity of one replica's arena: the sum over the edges that
     leave the process of max_num_seqs x window x item_nbytes; 0 where every payload travels inline."""
 
@@ -59,7 +59,7 @@ class OmniConfigResolution:
     deploy: DeployConfig
     stages: tuple[StageConfig, ...]
     edges: tuple[Edge, ...]
-    processes: tuple[ProcessPlan, ...]
+    processes: tuple[ProcessPlacement, ...]
     provenance: Mapping[str, str]
     warnings: tuple[str, ...] = ()
 
