@@ -173,3 +173,18 @@ def test_no_block_is_lost_over_random_use(seed: int, num_blocks: int) -> None:
         manager.release(blocks)
     assert manager.num_free == manager.capacity
     assert sorted(manager.allocate(manager.capacity) or []) == list(range(1, num_blocks))
+
+
+def test_a_forgotten_cache_finds_nothing_and_loses_no_block() -> None:
+    """Fault: what was computed with other weights is found again; idle blocks vanish; held ones become free."""
+    manager = BlockManager(5, 2)
+    digests = chain([1, 2], [3, 4])
+    idle, held = manager.allocate(2) or []
+    manager.publish(idle, digests[0])
+    manager.publish(held, digests[1])
+    manager.release([idle])
+    assert manager.forget() == 2
+    assert manager.match(digests) == []
+    assert (manager.num_free, manager.references(held)) == (3, 1)
+    manager.release([held])
+    assert sorted(manager.allocate(4) or []) == [1, 2, 3, 4]

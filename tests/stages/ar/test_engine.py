@@ -501,3 +501,15 @@ def test_bfloat16_runs(checkpoint: Callable[[str], Path]) -> None:
     engine = build(checkpoint("qwen3"), dtype="bfloat16")
     heard = answers(engine, PROMPTS[:4], greedy(8))
     assert [len(one.tokens()) for one in heard] == [8] * 4
+
+
+def test_a_call_resets_the_prefix_cache(llama: Path) -> None:
+    """Fault: a reset that is acknowledged and does nothing; a call that is unknown and is acknowledged."""
+    engine = build(llama)
+    expected = answer(engine, LONG[0], greedy(4)).tokens()
+    assert answer(engine, LONG[0], greedy(4)).usage.cached_tokens == 32
+    assert engine.control("reset_prefix_cache", {})["blocks"] >= 2
+    heard = answer(engine, LONG[0], greedy(4))
+    assert (heard.usage.cached_tokens, heard.tokens()) == (0, expected)
+    with pytest.raises(UnsupportedByModelError, match="no_such_call: accepted: reset_prefix_cache"):
+        engine.control("no_such_call", {})
