@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from omnistage.config.keys import KEYS, PIPELINE_KEYS, STAGE_KEYS, WITHOUT_MEANING, split_stage_override
+from omnistage.config.overrides import OVERRIDE_SECTIONS
 from omnistage.config.values import Boolean, Table, ValueType, parsed
 from omnistage.core.errors import ConfigError, did_you_mean
 
-_SECTIONS = ("edges", "connectors")
 _WORDS_OF_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 
 
@@ -46,7 +46,7 @@ def _overrides(waiting: list[str]) -> Iterator[tuple[str, Any]]:
 
 def _type(name: str) -> ValueType | None:
     """The type of an override's value, None for an unknown name."""
-    if name in _SECTIONS:
+    if name in OVERRIDE_SECTIONS:
         return Table(texts=False)
     if name in KEYS:
         return KEYS[name].type

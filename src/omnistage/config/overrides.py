@@ -13,7 +13,8 @@ from omnistage.config.problems import ProblemsState
 from omnistage.core.errors import ConfigError, did_you_mean
 
 SOURCE = "cli"
-_SECTIONS = ("edges", "connectors")
+OVERRIDE_SECTIONS = ("edges", "connectors")
+"""Sections of a deploy file that a call may give whole."""
 
 
 def override_layer(
@@ -27,7 +28,7 @@ def override_layer(
             continue
         if name in WITHOUT_MEANING:
             reader.ignored.append(name)
-        elif name in _SECTIONS:
+        elif name in OVERRIDE_SECTIONS:
             layer.update(reader.layer({name: value}))
         elif name in KEYS and KEYS[name].may_stand_pipeline_wide:
             reader.put(layer, "", "", reader.keys("", {name: value}, PIPELINE_KEYS))
@@ -43,7 +44,7 @@ def _put_for_stage(
 ) -> None:
     split = split_stage_override(name)
     if split is None:
-        near = did_you_mean(name, [*(key.name for key in PIPELINE_KEYS), *_SECTIONS])
+        near = did_you_mean(name, [*(key.name for key in PIPELINE_KEYS), *OVERRIDE_SECTIONS])
         reader.problems.add(ConfigError(f"{name}: unknown key{near}", field=name))
         return
     token, key = split

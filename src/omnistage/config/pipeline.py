@@ -16,6 +16,7 @@ from typing import Any, Literal
 from omnistage.config.hooks import hook_fault
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams, StageParams, params_from
+from omnistage.core.request import MODALITIES
 
 
 class ExecutionType(StrEnum):
@@ -35,9 +36,6 @@ class ExecutionType(StrEnum):
                 return GenerationParams
             case ExecutionType.DIFFUSION:
                 return DiffusionParams
-
-
-OUTPUT_TYPES = ("text", "audio", "image", "video", "action", "latent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +168,8 @@ def _stage_errors(stage: StagePipelineConfig) -> Iterator[str]:
         yield "an id is an integer >= 0"
     if not stage.model_stage:
         yield "model_stage is empty"
-    if stage.final_output and stage.final_output_type not in OUTPUT_TYPES:
-        yield f"final_output_type {stage.final_output_type!r} is not accepted; accepted: {', '.join(OUTPUT_TYPES)}"
+    if stage.final_output and stage.final_output_type not in MODALITIES:
+        yield f"final_output_type {stage.final_output_type!r} is not accepted; accepted: {', '.join(MODALITIES)}"
     if stage.item_nbytes < 0:
         yield f"item_nbytes {stage.item_nbytes} is not accepted; accepted: an integer >= 0"
     for name in (stage.loader, stage.processor, stage.bridge):

@@ -12,7 +12,7 @@ import msgspec
 from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
 
 CLIENT = -1
-"""The target of an output that leads to the caller; the same value as wire.messages.CLIENT."""
+"""The target of an output that leads to the caller."""
 
 
 class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):

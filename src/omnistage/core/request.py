@@ -13,6 +13,7 @@ import msgspec
 from omnistage.core.params import StageParams
 
 MODALITIES = ("text", "audio", "image", "video", "action", "latent")
+"""What a final output can be."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

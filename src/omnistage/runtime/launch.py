@@ -16,8 +16,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.runtime.plan import ProcessPlan
@@ -135,7 +133,7 @@ def _watched(child: subprocess.Popen[bytes]) -> int:
 def _spawn(module: str, plan: WorkerPlan, environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:
     told = os.memfd_create("omnistage-plan", os.MFD_CLOEXEC)
     try:
-        os.write(told, msgspec.json.encode(plan))
+        os.write(told, plan.encode())
         os.lseek(told, 0, os.SEEK_SET)
         inherited = [plan.life_line] if plan.arena is None else [plan.life_line, plan.arena]
         # -P: the working directory is not searched for modules unless this process searches it too.

@@ -19,9 +19,9 @@ from omnistage.modeling.protocols import StageInput as StageInput
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """A request as one stage sees it. `key` tells its attempts apart; `order` is its place in the one total order,
-    smaller first. `active_targets`: stage ids (or CLIENT) that get what this stage makes; nothing is captured for the
-    others."""
+    """A request as one stage sees it. `attempt` counts its runs from the beginning; `order` is its place in the one total
+    order, smaller first. `active_targets`: stage ids (or CLIENT) that get what this stage makes; nothing is captured for
+    the others."""
 
     request: OmniRequest
     attempt: int
@@ -40,8 +40,7 @@ class StageOutput:
 
     `capture` is what the stage made (tensors and metadata); edges pick from it. `consumed` lists (source, seq) up to
     which inputs were taken over by the bridge. `finish_reason` ends the request in this stage; `error` ends it as
-    failed. `blocked` targets are not told here: the host asks for room before it hands over and holds the request back
-    by `set_ready`.
+    failed.
     """
 
     request_id: str

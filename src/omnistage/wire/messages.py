@@ -15,12 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from omnistage.config.stage import CLIENT as CLIENT  # an edge to the caller has it in messages as in configurations
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import PayloadRef
 from omnistage.core.request import OmniRequest, StageTimes, Usage
-
-CLIENT = -1
-"""The target of an edge that leads to the caller."""
 
 Outcome = Literal["finished", "failed", "aborted", "timed_out"]
 
