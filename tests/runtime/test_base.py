@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omnistage.runtime.base import ClientClosed, Runtime
+from omnistage.runtime.base import ClientClosed, ReplicaStatus, Runtime, RuntimeStatus
 from tests.runtime.harness import Caller, driver, eventually, inline, request, stage, steps, two_stages
 
 Start = Callable[..., Runtime]
@@ -175,3 +175,10 @@ def test_closing_with_time_lets_open_requests_end(start: Start, tmp_path: Path) 
     assert caller.end(5.0).outcome == "finished"
     closing.join(5.0)
     assert not closing.is_alive() and runtime.status().state == "stopped"
+
+def test_what_is_not_ready_is_told_in_one_phrase() -> None:
+    """Fault: a stage that did not start without its name or its reason, or notes of those that are well."""
+    replicas = (ReplicaStatus("main", 0, "ready", note="loaded"), ReplicaStatus("voice", 0, "down", note="no weights"))
+    status = RuntimeStatus("degraded", {"thinker": "ready", "voice": "down"}, replicas)
+    assert status.trouble == "voice is down (no weights)"
+    assert RuntimeStatus("stopped", {}).trouble == "stopped"

@@ -109,11 +109,9 @@ async def _loaded(engine: AsyncOmniEngine) -> None:
             while engine.status().state == "starting":
                 _show(bar, engine)
                 await asyncio.sleep(_LOOK_S)
-    if engine.status().state != "ready":
-        try:
-            engine.check_health()
-        except StageUnavailableError as error:
-            raise StageUnavailableError(f"the stages did not start: {error.message}") from None
+    status = engine.status()
+    if status.state != "ready":
+        raise StageUnavailableError(f"the stages did not start: {status.trouble}")
 
 
 def _show(bar: Any, engine: AsyncOmniEngine) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from omnistage.core.errors import (
     EngineClosedError,
@@ -71,7 +70,7 @@ class AsyncOmniEngine:
         """
         if self._closed:
             raise EngineClosedError("the engine is closed")
-        request = admit(self.model, ask, request_id=self._new_id())
+        request = admit(self.model, ask)
         parts = self._parts(request)
         try:
             if ask.stream:
@@ -118,9 +117,6 @@ class AsyncOmniEngine:
         for receipt in parcel.receipts:
             self._runtime.took(request_id, receipt.source, receipt.seq, receipt.nbytes)
 
-    def _new_id(self) -> str:
-        return uuid4().hex
-
     def _ended(self, request_id: str, record: RequestRecord) -> None:
         self._open.pop(request_id, None)
         if self._observer is not None:
@@ -141,10 +137,8 @@ class AsyncOmniEngine:
         """Raises StageUnavailableError, with the reason, unless every stage is ready."""
         status = self.status()
         if status.state != "ready":
-            waiting = ", ".join(f"{name} is {state}" for name, state in status.stages.items() if state != "ready")
-            notes = "; ".join(replica.note for replica in status.replicas if replica.state != "ready" and replica.note)
-            message = f"the engine is {status.state}" + (f": {waiting}" if waiting else "")
-            raise StageUnavailableError(message + (f" ({notes})" if notes else ""), retry_after_s=_RETRY_AFTER_S)
+            message = f"the engine is {status.state}: {status.trouble}"
+            raise StageUnavailableError(message, retry_after_s=_RETRY_AFTER_S)
 
     async def control(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Asks every stage to carry out a control call. Results by "stage_id/replica", None of a stage that does not know

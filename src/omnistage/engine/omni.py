@@ -191,11 +191,7 @@ def _numbered(output: OmniRequestOutput, index: int) -> OmniRequestOutput:
 
 def _require_ready(status: RuntimeStatus) -> None:
     if status.state != "ready":
-        stages = ", ".join(f"{name} is {state}" for name, state in status.stages.items() if state != "ready")
-        notes = "; ".join(replica.note for replica in status.replicas if replica.note and replica.state != "ready")
-        raise StageUnavailableError(
-            f"the stages did not start: {stages or status.state}" + (f" ({notes})" if notes else "")
-        )
+        raise StageUnavailableError(f"the stages did not start: {status.trouble}")
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
+from omnistage.wire.messages import Command, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,26 @@ class RuntimeStatus:
     replicas: tuple[ReplicaStatus, ...] = ()
     open_requests: int = 0
     gauges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def trouble(self) -> str:
+        """Which stages are not ready and what their replicas say, in one phrase; the whole's state where all of them are."""
+        waiting = ", ".join(f"{name} is {state}" for name, state in self.stages.items() if state != "ready")
+        notes = "; ".join(replica.note for replica in self.replicas if replica.state != "ready" and replica.note)
+        return (waiting or self.state) + (f" ({notes})" if notes else "")
+
+
+class Machine(Protocol):
+    """What a runtime asks of the orchestrator."""
+
+    def start(self, now: float) -> list[Command]:
+        """Called once, before any event."""
+
+    def handle(self, event: Event) -> list[Command]:
+        """Pure: what follows from `event`, in the order in which it is to be carried out."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data; `replicas` by "process/index", each with its `state`."""
 
 
 class Runtime(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omnistage.core.payload import MultimodalPayload, PayloadRef
-from omnistage.runtime.event_log import Machine
+from omnistage.runtime.base import Machine
 from omnistage.runtime.launch import WORKER_MODULE
 from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.plan import ProcessPlan

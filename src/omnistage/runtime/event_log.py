@@ -8,24 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 
+from omnistage.runtime.base import Machine
 from omnistage.wire.messages import Command, Event
-
-
-class Machine(Protocol):
-    """What a runtime asks of the orchestrator."""
-
-    def start(self, now: float) -> list[Command]:
-        """Called once, before any event."""
-
-    def handle(self, event: Event) -> list[Command]:
-        """Pure: what follows from `event`, in the order in which it is to be carried out."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data; `replicas` by "process/index", each with its `state`."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

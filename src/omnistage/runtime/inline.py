@@ -18,7 +18,7 @@ from omnistage.config.hooks import resolve_hook
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
-from omnistage.runtime.event_log import Machine
+from omnistage.runtime.base import Machine
 from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.wire.messages import (

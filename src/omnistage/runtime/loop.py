@@ -25,8 +25,8 @@ from typing import Any
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, QueueFullError
 from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
 from omnistage.core.request import OmniRequest
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, RuntimeStatus, Sink
-from omnistage.runtime.event_log import EventLog, Machine
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
+from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import StatusBoardState
