@@ -8,7 +8,7 @@ import soundfile
 
 from omnistage import Omni
 
-QUESTIONS = ("What is the capital of Italy?", "Name a colour.")
+QUESTIONS = ("What is the capital of France?", "Name a colour.")
 OUT = Path("out")
 
 

@@ -51,8 +51,8 @@ class FakeRuntime:
         self.aborted[request_id] = reason
         self.gate.set()
 
-    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
-        self.taken.append((source, seq, nbytes))
+    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
+        self.taken.append((source, seq, attempt))
 
     def control(self, name: str, arguments: Mapping[str, Any], done: Callable[..., None]) -> None:
         done({"0/0": True}, None) if name == "reset_prefix_cache" else done({}, ErrorInfo("unsupported", f"no {name}"))

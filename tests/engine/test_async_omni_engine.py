@@ -33,7 +33,7 @@ async def test_parts_come_in_order_and_equal_the_whole() -> None:
     assert "".join(part.text for part in parts) == whole.text == "abc"
     assert sum(part.multimodal_output.nbytes for part in parts) == whole.multimodal_output.nbytes == 3 * 240 * 4
     assert [part.finished for part in parts] == [False] * (len(parts) - 1) + [True]
-    assert sorted(runtime.taken) == sorted([(0, n, 0) for n in (0, 1, 2)] * 2 + [(1, n, 960) for n in (0, 1, 2)] * 2)
+    assert sorted(runtime.taken) == sorted([(stage, n, 1) for stage in (0, 1) for n in (0, 1, 2)] * 2)
 
 
 async def test_an_item_is_acknowledged_only_after_the_consumer_came_back() -> None:
@@ -43,7 +43,7 @@ async def test_an_item_is_acknowledged_only_after_the_consumer_came_back() -> No
         await anext(parts)
         assert runtime.taken == []
         await anext(parts)
-        assert runtime.taken == [(0, 0, 0)]
+        assert runtime.taken == [(0, 0, 1)]
 
 
 async def test_a_consumer_that_leaves_aborts_its_request() -> None:

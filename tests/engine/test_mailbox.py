@@ -30,7 +30,7 @@ async def test_text_that_nobody_took_is_merged_and_each_item_keeps_its_receipt()
     parts = [part_of(parcel.message) for parcel in parcels if isinstance(parcel.message, ClientItem)]
     assert [[choice.text for choice in part.outputs] for part in parts] == [["ab"], [], ["c", "x"]]
     assert parts[0].token_ids == (0, 1)
-    assert [parcel.receipts for parcel in parcels[:2]] == [(Receipt(0, 0, 0), Receipt(0, 1, 0)), (Receipt(1, 0, 16),)]
+    assert [parcel.receipts for parcel in parcels[:2]] == [(Receipt(0, 0, 1), Receipt(0, 1, 1)), (Receipt(1, 0, 1),)]
 
 
 async def test_a_restart_voids_what_came_before() -> None:

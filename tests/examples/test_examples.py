@@ -18,7 +18,7 @@ def test_offline_writes_what_it_says(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "offline.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Rome" in done.stdout
+    assert "Paris" in done.stdout
     for name in ("offline1.wav", "offline2.wav"):
         samples, rate = soundfile.read(tmp_path / "out" / name)
         assert rate == 24000

@@ -44,7 +44,7 @@ def change(folder: Path, **settings: Any) -> None:
 
 
 def expect_equal(folder: Path, vocab_size: int) -> None:
-    ours, theirs = load_text_processor(folder, vocab_size), transformers.AutoTokenizer.from_pretrained(folder)
+    ours, theirs = load_text_processor(folder, vocab_size, 2048), transformers.AutoTokenizer.from_pretrained(folder)
     for chat in CHATS:
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         assert ids(ours, messages=tuple(chat)) == wanted
@@ -64,7 +64,7 @@ def test_special_tokens_of_the_tokenizer_are_added_to_text_only(folder: Path) ->
     tokenizer.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 0)])
     tokenizer.save(str(path))
     expect_equal(folder, VOCAB_SIZE)
-    processor = load_text_processor(folder, VOCAB_SIZE)
+    processor = load_text_processor(folder, VOCAB_SIZE, 64)
     assert ids(processor, text="fox")[0] == 0
     assert ids(processor, messages=tuple(CHATS[0]))[0] != 0
 
@@ -78,17 +78,17 @@ def test_a_template_in_a_file_of_its_own_wins(folder: Path) -> None:
 def test_a_template_among_several_or_in_json(folder: Path) -> None:
     """Fault: a list of templates, or chat_template.json, is not read."""
     change(folder, chat_template=[{"name": "tool_use", "template": "x"}, {"name": "default", "template": "fox"}])
-    fox = ids(load_text_processor(folder, VOCAB_SIZE), text="fox")
-    assert ids(load_text_processor(folder, VOCAB_SIZE), messages=tuple(CHATS[0])) == fox
+    fox = ids(load_text_processor(folder, VOCAB_SIZE, 64), text="fox")
+    assert ids(load_text_processor(folder, VOCAB_SIZE, 64), messages=tuple(CHATS[0])) == fox
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "dog"}))
-    dog = ids(load_text_processor(folder, VOCAB_SIZE), text="dog")
-    assert ids(load_text_processor(folder, VOCAB_SIZE), messages=tuple(CHATS[0])) == dog
+    dog = ids(load_text_processor(folder, VOCAB_SIZE, 64), text="dog")
+    assert ids(load_text_processor(folder, VOCAB_SIZE, 64), messages=tuple(CHATS[0])) == dog
 
 
 def test_a_beginning_that_the_settings_ask_for(folder: Path) -> None:
     """Fault: add_bos_token is ignored, or adds a second one."""
     change(folder, add_bos_token=True, bos_token={"content": "<|bos|>"})
-    processor = load_text_processor(folder, VOCAB_SIZE)
+    processor = load_text_processor(folder, VOCAB_SIZE, 64)
     assert ids(processor, text="fox")[0] == 0
     assert ids(processor, text="<|bos|>fox") == ids(processor, text="fox")
 
@@ -96,14 +96,14 @@ def test_a_beginning_that_the_settings_ask_for(folder: Path) -> None:
 def test_variables_reach_the_template(folder: Path) -> None:
     """Fault: chat_template_kwargs do not arrive."""
     change(folder, chat_template="{{ word }}")
-    processor = load_text_processor(folder, VOCAB_SIZE)
+    processor = load_text_processor(folder, VOCAB_SIZE, 64)
     extra = {"chat_template_kwargs": {"word": "fox"}}
     assert ids(processor, messages=tuple(CHATS[0]), additional_information=extra) == ids(processor, text="fox")
 
 
 def test_content_in_parts_is_one_text(folder: Path) -> None:
     """Fault: a list reaches the template, which writes it down as a list."""
-    processor = load_text_processor(folder, VOCAB_SIZE)
+    processor = load_text_processor(folder, VOCAB_SIZE, 64)
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert ids(processor, messages=({"role": "user", "content": parts},)) == ids(
         processor, messages=({"role": "user", "content": "one\ntwo"},)
@@ -129,7 +129,7 @@ def test_content_in_parts_is_one_text(folder: Path) -> None:
 def test_what_cannot_be_read_names_its_field(folder: Path, prompt: dict[str, Any], field: str) -> None:
     """Fault: a bad prompt is read as something else, or fails without a field."""
     with pytest.raises(InvalidRequestError) as caught:
-        ids(load_text_processor(folder, VOCAB_SIZE), **prompt)
+        ids(load_text_processor(folder, VOCAB_SIZE, 64), **prompt)
     assert caught.value.field == field
 
 
@@ -137,32 +137,32 @@ def test_messages_that_make_no_tokens(folder: Path) -> None:
     """Fault: an empty prompt reaches the model."""
     change(folder, chat_template="")
     with pytest.raises(InvalidRequestError, match="at least one token"):
-        ids(load_text_processor(folder, VOCAB_SIZE), messages=tuple(CHATS[0]))
+        ids(load_text_processor(folder, VOCAB_SIZE, 64), messages=tuple(CHATS[0]))
 
 
 def test_a_model_without_a_template_refuses_messages(folder: Path) -> None:
     """Fault: messages are glued together somehow."""
     change(folder, chat_template=None)
     with pytest.raises(InvalidRequestError, match="no chat template"):
-        ids(load_text_processor(folder, VOCAB_SIZE), messages=tuple(CHATS[0]))
+        ids(load_text_processor(folder, VOCAB_SIZE, 64), messages=tuple(CHATS[0]))
 
 
 def test_the_end_of_text(folder: Path) -> None:
     """Fault: an answer never ends because the end stands in another file."""
-    assert load_text_processor(folder, VOCAB_SIZE).eos_token_ids == {1}
+    assert load_text_processor(folder, VOCAB_SIZE, 64).eos_token_ids == {1}
     (folder / "config.json").write_text('{"eos_token_id": [1, 4]}')
-    assert load_text_processor(folder, VOCAB_SIZE).eos_token_ids == {1, 4}
+    assert load_text_processor(folder, VOCAB_SIZE, 64).eos_token_ids == {1, 4}
     (folder / "generation_config.json").write_text('{"eos_token_id": 4}')
-    assert load_text_processor(folder, VOCAB_SIZE).eos_token_ids == {4}
+    assert load_text_processor(folder, VOCAB_SIZE, 64).eos_token_ids == {4}
 
 
 def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:
     """Fault: a bare exception of the library."""
     with pytest.raises(BrokenCheckpointError, match=r"has no tokenizer\.json"):
-        load_text_processor(tmp_path, VOCAB_SIZE)
+        load_text_processor(tmp_path, VOCAB_SIZE, 64)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BrokenCheckpointError, match="cannot be read as a tokenizer"):
-        load_text_processor(tmp_path, VOCAB_SIZE)
+        load_text_processor(tmp_path, VOCAB_SIZE, 64)
 
 
 @pytest.mark.weights

@@ -229,13 +229,16 @@ class World:
         takes_s = self.callers[command.request_id].takes_s
         if takes_s is None or command.ref is None:
             return
-        nbytes = command.ref.nbytes
 
         def take() -> None:
             self.checks.took(command)
             self.handle(
                 ClientTook(
-                    now=self.now, request_id=command.request_id, source=command.source, seq=command.seq, nbytes=nbytes
+                    now=self.now,
+                    request_id=command.request_id,
+                    attempt=command.attempt,
+                    source=command.source,
+                    seq=command.seq,
                 )
             )
 

@@ -53,6 +53,18 @@ def test_taking_gives_credit_once() -> None:
     assert given.take(0, 0, request_id="gone") == []
 
 
+def test_what_was_taken_of_an_older_attempt_makes_no_room_in_this_one() -> None:
+    """Fault: a late word about a void item lets an item of the same number leave the window before it was taken."""
+    given = speaking()
+    given.emit(0, -1, 0, ref(1, nbytes=90))
+    given.down("p0")
+    given.tick(1.0)
+    given.up("p0", epoch=2)
+    assert replied(given.emit(0, -1, 0, ref(2, nbytes=90), attempt=2, epoch=2)) == [0]
+    assert given.take(0, 0, attempt=1) == []
+    assert [release.ref.key for release in of(Release, given.take(0, 0, attempt=2))] == [2]
+
+
 def test_a_source_that_has_ended_gets_no_more_credit() -> None:
     """Fault: messages about credit follow a stream that is over."""
     given = speaking()

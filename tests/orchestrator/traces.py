@@ -123,8 +123,8 @@ class Trace:
     def abort(self, request_id: str = "r") -> list[Command]:
         return self.handle(AbortRequested(now=self.now, request_id=request_id))
 
-    def take(self, source: int, seq: int, nbytes: int = 100, request_id: str = "r") -> list[Command]:
-        return self.handle(ClientTook(now=self.now, request_id=request_id, source=source, seq=seq, nbytes=nbytes))
+    def take(self, source: int, seq: int, attempt: int = 1, request_id: str = "r") -> list[Command]:
+        return self.handle(ClientTook(now=self.now, request_id=request_id, attempt=attempt, source=source, seq=seq))
 
     def shut_down(self, drain_timeout_s: float) -> list[Command]:
         return self.handle(ShutdownRequested(now=self.now, drain_timeout_s=drain_timeout_s))

@@ -109,7 +109,7 @@ class Caller:
             case ClientItem():
                 self.items.append(told)
                 if self._takes:
-                    self.runtime.took(told.request_id, told.source, told.seq, told.payload.nbytes)
+                    self.runtime.took(told.request_id, told.source, told.seq, told.attempt)
             case ClientClosed():
                 self.closed = told
             case ClientRestarted():

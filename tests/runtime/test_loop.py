@@ -238,7 +238,7 @@ def test_a_sink_may_speak_to_the_runtime(folder: Path) -> None:
     done = threading.Event()
 
     def sink(message: object) -> None:
-        world.took("r", 0, 0, 4)
+        world.took("r", 0, 0, 1)
         world.status()
         if isinstance(message, ClientClosed):
             world.close(0.0)

@@ -60,6 +60,11 @@ class InvalidRequestError(OmniError):
         return cls(f"{field}: {_shown(value)} is not accepted; accepted: {accepted}", field=field)
 
     @classmethod
+    def no_text(cls, field: str) -> InvalidRequestError:
+        """JSON and command lines can spell halves of characters, which no encoding can write."""
+        return cls(f"{field}: holds a lone surrogate, half a character; accepted: Unicode text", field=field)
+
+    @classmethod
     def unknown(cls, field: str, known: Iterable[str]) -> InvalidRequestError:
         return cls(f"{field}: unknown field{did_you_mean(field, known)}", field=field)
 

@@ -7,6 +7,7 @@ An explicit 0, "" or False means what it says. Knows nothing of models, devices 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,18 @@ MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
+
+_TOKEN_ID = re.compile("[0-9]{1,10}")
+_IN_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "tuple[str, ...]": "a list of texts",
+    "tuple[int, ...]": "a list of integers",
+    "dict[int, float]": "an object of token ids and numbers",
+}
+"""Types as callers know them who never saw Python."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, tag="sampling", forbid_unknown_fields=True):
@@ -125,19 +138,20 @@ P = TypeVar("P", bound=StageParams)
 def params_from(kind: type[P], values: dict[str, Any], *, where: str = "") -> P:
     """Builds `kind` from plain values (YAML, JSON, keyword arguments), strictly typed.
 
+    What JSON writes otherwise is understood: one stop string without its list, token ids as an object's keys.
     Raises InvalidRequestError with `where` + field name, the value and what is accepted; unknown fields get a did-you-mean.
     """
     known = kind.__struct_fields__
+    values = {name: _in_our_form(name, value) for name, value in values.items()}
     for name, value in values.items():
         if name not in known:
             raise InvalidRequestError(
                 f"{where}{name}: unknown field{did_you_mean(name, known)}", field=f"{where}{name}"
             )
-        field_type = kind.__annotations__[name]
         try:
             msgspec.convert(value, _field_types(kind)[name], strict=True)
-        except msgspec.ValidationError as error:
-            raise InvalidRequestError.of(f"{where}{name}", value, f"{field_type} ({error})") from None
+        except msgspec.ValidationError:
+            raise InvalidRequestError.of(f"{where}{name}", value, _accepted(kind, name)) from None
     try:
         return msgspec.convert(values, kind, strict=True)
     except InvalidRequestError as error:
@@ -155,6 +169,26 @@ def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
 
 def _field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _in_our_form(name: str, value: Any) -> Any:
+    match name, value:
+        case "stop", str():
+            return [value]
+        case "logit_bias", dict():
+            return {int(key) if _is_token_id(key) else key: bias for key, bias in value.items()}
+        case _:
+            return value
+
+
+def _is_token_id(key: object) -> bool:
+    return isinstance(key, str) and _TOKEN_ID.fullmatch(key) is not None
+
+
+def _accepted(kind: type[msgspec.Struct], name: str) -> str:
+    """The type of a field in words: "a number", "an integer or null"."""
+    named, _, optional = str(kind.__annotations__[name]).partition(" | ")
+    return _IN_WORDS[named] + (" or null" if optional else "")
 
 
 def _plain(value: Any) -> Any:
@@ -179,3 +213,14 @@ def _check_stop(stop: tuple[str, ...]) -> None:
     for text in stop:
         if not text or len(text) > MAX_STOP_CHARS:
             raise InvalidRequestError.of("stop", text, f"strings of 1 to {MAX_STOP_CHARS} characters")
+        if not is_text(text):
+            raise InvalidRequestError.no_text("stop")
+
+
+def is_text(value: str) -> bool:
+    """False where a lone surrogate, half a character, keeps a string from being encoded."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
 from omnistage.core.errors import InvalidRequestError, did_you_mean
 from omnistage.core.params import MAX_SEED, SamplingParams, StageParams, overlay, params_from
 from omnistage.core.request import OmniRequest, Prompt
@@ -54,6 +56,7 @@ def admit(model: ServedModel, ask: Ask, *, request_id: str | None = None) -> Omn
     for stage in model.stages:
         _check_choices(params[stage.stage_id], wants)
     _check_priority(ask.priority)
+    _require_sendable(prompt)
     return OmniRequest(
         request_id=request_id or uuid4().hex,
         prompt=prompt,
@@ -109,6 +112,23 @@ def _prompt_of_dict(model: ServedModel, value: dict[str, Any]) -> Prompt:
         case _:
             tokens = _tokens(value["prompt_token_ids"])
             return Prompt(token_ids=tokens, additional_information=information)
+
+
+def _require_sendable(prompt: Prompt) -> None:
+    """What cannot be told to another process is refused here: later it would be the fault of whoever tries to."""
+    named = {
+        "prompt": prompt.text,
+        "messages": prompt.messages,
+        "additional_information": prompt.additional_information,
+    }
+    for name, value in named.items():
+        try:
+            msgspec.msgpack.encode(value)
+        except UnicodeEncodeError:
+            raise InvalidRequestError.no_text(name) from None
+        except (TypeError, OverflowError, RecursionError) as error:
+            accepted = "texts, numbers of at most 64 bits, lists and dicts"
+            raise InvalidRequestError(f"{name}: {error}; accepted: {accepted}", field=name) from None
 
 
 def _text(name: str, value: object) -> str:

@@ -115,7 +115,7 @@ class AsyncOmniEngine:
 
     def _acknowledge(self, request_id: str, parcel: Parcel) -> None:
         for receipt in parcel.receipts:
-            self._runtime.took(request_id, receipt.source, receipt.seq, receipt.nbytes)
+            self._runtime.took(request_id, receipt.source, receipt.seq, receipt.attempt)
 
     def _ended(self, request_id: str, record: RequestRecord) -> None:
         self._open.pop(request_id, None)

@@ -20,11 +20,11 @@ Message = ClientItem | ClientRestarted | ClientClosed
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What the runtime is told once an item was taken: which one, and its bytes."""
+    """What the runtime is told once an item was taken: which one."""
 
     source: int
     seq: int
-    nbytes: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class MailboxState:
     def _add(self, message: Message) -> None:
         match message:
             case ClientItem():
-                receipts = (Receipt(message.source, message.seq, message.payload.nbytes),)
+                receipts = (Receipt(message.source, message.seq, message.attempt),)
                 held = self._parcels[-1] if self._parcels else None
                 if held is not None and isinstance(held.message, ClientItem) and _joins(held.message, message):
                     self._parcels[-1] = Parcel(_joined(held.message, message), held.receipts + receipts)

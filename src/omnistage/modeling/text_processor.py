@@ -24,7 +24,8 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 
 class TextProcessor:
-    """A `modeling.protocols.Processor`. `vocab_size` is the model's: ids from it on are refused."""
+    """A `modeling.protocols.Processor`. `vocab_size` is the model's: ids from it on are refused. A text that has more
+    characters than `max_tokens` tokens can spell is refused unread: reading megabytes takes seconds, and all others wait."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class TextProcessor:
         *,
         eos_token_ids: frozenset[int],
         vocab_size: int,
+        max_tokens: int,
         bos_token_id: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -40,6 +42,8 @@ class TextProcessor:
         self._eos_token_ids = eos_token_ids
         self._vocab_size = vocab_size
         self._bos_token_id = bos_token_id
+        self._max_tokens = max_tokens
+        self._max_chars = max_tokens * max(map(len, tokenizer.get_vocab()), default=1)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -71,6 +75,9 @@ class TextProcessor:
         return self._template.render(flat, **variables)
 
     def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        if len(text) > self._max_chars:
+            accepted = f"at most {self._max_chars}, more than {self._max_tokens} tokens hold"
+            raise InvalidRequestError.of(field, f"{text[:20]}... of {len(text)} characters", accepted)
         ids = tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
         if not ids:
             raise InvalidRequestError.of(field, text, "a text with at least one token")
@@ -89,8 +96,8 @@ class TextProcessor:
         return token_ids
 
 
-def load_text_processor(folder: Path, vocab_size: int) -> TextProcessor:
-    """The processor of a folder. Raises BrokenCheckpointError for one without a readable tokenizer.json."""
+def load_text_processor(folder: Path, vocab_size: int, max_tokens: int) -> TextProcessor:
+    """The processor of a folder, for prompts of at most `max_tokens`. Raises BrokenCheckpointError for one without a readable tokenizer.json."""
     path = folder / _TOKENIZER
     if not path.is_file():
         raise BrokenCheckpointError(f"{folder} has no {_TOKENIZER}; looked for the model's tokenizer")
@@ -109,6 +116,7 @@ def load_text_processor(folder: Path, vocab_size: int) -> TextProcessor:
         ChatTemplate(source, special, where=str(folder)) if source is not None else None,
         eos_token_ids=_eos(folder, tokenizer, special),
         vocab_size=vocab_size,
+        max_tokens=max_tokens,
         bos_token_id=tokenizer.token_to_id(bos) if bos is not None else None,
     )
 

@@ -20,10 +20,13 @@ def offer(state: MachineState, request: RequestState, edge: EdgeState, item: Ite
 
 
 def took(state: MachineState, event: ClientTook) -> None:
-    """The caller has taken an item: its ref and bytes are free and its source may go on."""
+    """The caller has taken an item: its ref and bytes are free and its source may go on. What it took of an older attempt
+    has nothing to do with the item of the same number now."""
     request = state.requests.get(event.request_id)
-    item = request.attempt.client.took(event.source, event.seq) if request else None
-    if request is None or item is None:
+    if request is None or event.attempt != request.attempt.number:
+        return
+    item = request.attempt.client.took(event.source, event.seq)
+    if item is None:
         return
     state.refs.drop(item.item.ref)
     edge = request.attempt.edges[item.source, CLIENT]

@@ -19,7 +19,8 @@ from omnistage.wire.messages import Command, Event
 
 @dataclass(frozen=True, slots=True)
 class ClientItem:
-    """One item of a final output stage. `payload` holds host copies and stays valid. After taking it the engine calls `took`."""
+    """One item of a final output stage. `payload` holds host copies and stays valid. After taking it the engine calls `took`,
+    with the item's `attempt`."""
 
     request_id: str
     source: int
@@ -27,6 +28,7 @@ class ClientItem:
     final_output_type: str
     payload: MultimodalPayload
     last: bool
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ class Runtime(Protocol):
     def abort(self, request_id: str, reason: str) -> None:
         """Ends an open request; unknown ids are fine."""
 
-    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
-        """The caller has taken an item of `nbytes` (0 for text)."""
+    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
+        """The caller has taken an item."""
 
     def control(
         self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]

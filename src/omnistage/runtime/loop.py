@@ -122,10 +122,10 @@ class RuntimeLoop(ABC):
     def abort(self, request_id: str, reason: str) -> None:
         self._inbox.put(lambda: self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason)))
 
-    def took(self, request_id: str, source: int, seq: int, nbytes: int) -> None:
+    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
         self._inbox.put(
             lambda: self._post(
-                ClientTook(now=time.monotonic(), request_id=request_id, source=source, seq=seq, nbytes=nbytes)
+                ClientTook(now=time.monotonic(), request_id=request_id, attempt=attempt, source=source, seq=seq)
             )
         )
 
@@ -261,7 +261,13 @@ class RuntimeLoop(ABC):
             self._give_up(command.request_id, ErrorInfo.of(error))
             return
         item = ClientItem(
-            command.request_id, command.source, command.seq, command.final_output_type, payload, command.last
+            command.request_id,
+            command.source,
+            command.seq,
+            command.final_output_type,
+            payload,
+            command.last,
+            command.attempt,
         )
         self._tell(command.request_id, item)
 

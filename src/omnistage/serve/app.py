@@ -14,7 +14,7 @@ from omnistage.serve.serving import Serving
 
 def create_app(serving: Serving) -> ASGIApp:
     """Everything that is served, behind the API key."""
-    app = FastAPI(title="omnistage", version=__version__)
+    app = FastAPI(title="omnistage", version=__version__, redirect_slashes=False)
     install_handlers(app)
     for routes in (chat, models, status):
         app.include_router(routes.router(serving))

@@ -123,9 +123,9 @@ class ClientTook(Message, frozen=True, kw_only=True):
 
     now: float
     request_id: str
+    attempt: int
     source: int
     seq: int
-    nbytes: int
 
 
 class Reported(Message, frozen=True, kw_only=True):

@@ -15,4 +15,4 @@ def load_processor(config: ARStageConfig) -> Processor:
     folder = Path(config.model_path)
     settings = read_json(folder, CONFIG)
     vocab_size = int(settings.get("vocab_size") or settings.get("text_config", {}).get("vocab_size", 0))
-    return load_text_processor(Path(config.tokenizer_path or folder), vocab_size)
+    return load_text_processor(Path(config.tokenizer_path or folder), vocab_size, config.max_model_len)

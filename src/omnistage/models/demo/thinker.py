@@ -32,4 +32,4 @@ def _shape(folder: Path) -> DecoderShape:
 def load_processor(config: ARStageConfig) -> Processor:
     """Chat template and tokenizer of the same folder."""
     folder = Path(config.model_path)
-    return load_text_processor(folder, int(read_json(folder, CONFIG)["vocab_size"]))
+    return load_text_processor(folder, int(read_json(folder, CONFIG)["vocab_size"]), config.max_model_len)

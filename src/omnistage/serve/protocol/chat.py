@@ -6,7 +6,7 @@ asks for something that is not served (tools, schemas) passes only with a value 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.core.errors import InvalidRequestError
@@ -39,6 +39,8 @@ _SAME_NAME = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "logit_bias",
+    "stop",
     "stop_token_ids",
     "include_stop_str_in_output",
     "min_tokens",
@@ -115,28 +117,24 @@ class ChatRequest(Strict):
     prompt_cache_key: Given = None
 
 
-def check_combinations(body: ChatRequest) -> None:
-    """What single fields cannot show. Raises InvalidRequestError."""
+def check_combinations(body: ChatRequest, modalities: Sequence[str]) -> None:
+    """What single fields cannot show. `modalities` are those that are asked for, checked. Raises InvalidRequestError."""
     if body.messages is None:
         raise InvalidRequestError.of("messages", None, "a list of messages that is not empty")
     for name, neutral in ASKING_FOR_NOTHING.items():
         value = getattr(body, name)
-        if value is not None and value not in neutral:
+        if value is not None and not any(value == option and type(value) is type(option) for option in neutral):
             accepted = " or ".join(["null", *(repr(option) for option in neutral)])
             raise InvalidRequestError.of(name, value, f"{accepted}, as this server does not serve it")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options: only accepted where stream is true", field="stream_options")
-    if body.audio is not None and "audio" not in (body.modalities or ()):
+    if body.audio is not None and "audio" not in modalities:
         raise InvalidRequestError('audio: only accepted where modalities has "audio"', field="audio")
 
 
 def sampling_fields(body: ChatRequest) -> dict[str, Any]:
     """The fields that name no stage, under the engine's names and in its forms."""
     fields = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
-    if body.stop is not None:
-        fields["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
-    if body.logit_bias is not None:
-        fields["logit_bias"] = _logit_bias(body.logit_bias)
     limit = _token_limit(body)
     if limit is not None:
         fields["max_tokens"] = limit
@@ -155,6 +153,7 @@ def as_sent(body: ChatRequest, error: InvalidRequestError) -> InvalidRequestErro
         "logprobs": "top_logprobs",
         "voice": "audio.voice",
         "logit_bias key": "logit_bias",
+        "prompt": "messages",
     }.get(error.field or "")
     if sent is None or error.field is None:
         return error
@@ -184,9 +183,3 @@ def _logprobs(body: ChatRequest) -> object:
     if not body.logprobs:
         return None
     return 0 if body.top_logprobs is None else body.top_logprobs
-
-
-def _logit_bias(value: object) -> dict[int, Any]:
-    if not isinstance(value, dict) or not all(str(key).isdecimal() for key in value):
-        raise InvalidRequestError.of("logit_bias", value, "an object of token ids and numbers in [-100.0, 100.0]")
-    return {int(key): bias for key, bias in value.items()}

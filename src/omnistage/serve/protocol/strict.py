@@ -7,6 +7,7 @@ those check are declared `Given`: anything, with a schema for the documentation.
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
 
 from omnistage.core.errors import InvalidRequestError, did_you_mean
+from omnistage.core.params import is_text
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 Given = Annotated[Any, WithJsonSchema({})]
 """A field that is checked further down."""
@@ -31,15 +35,25 @@ M = TypeVar("M", bound=Strict)
 def parse(kind: type[M], body: bytes) -> M:
     """`body` as a `kind`. Names the first field that is wrong."""
     try:
-        data = json.loads(body)
+        text = body.decode()
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise InvalidRequestError("the body must be a JSON object")
+    if _SURROGATE.search(text):
+        _require_text(data)
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise _refusal(kind, error) from None
+
+
+def _require_text(data: dict[str, Any]) -> None:
+    """JSON can spell half a character, which neither a stage nor an answer can write. Raises InvalidRequestError."""
+    for name, value in data.items():
+        if not is_text(json.dumps([name, value], ensure_ascii=False)):
+            raise InvalidRequestError.no_text(name.encode(errors="backslashreplace").decode())
 
 
 def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidRequestError:

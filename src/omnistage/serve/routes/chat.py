@@ -70,9 +70,9 @@ def router(serving: Serving) -> APIRouter:
 
 def reply_to(serving: Serving, body: ChatRequest) -> Reply:
     """What to ask of the engine. Where speech is wanted its text is asked for too: it is the speech's transcript."""
-    check_combinations(body)
     model = serving.engine.model
     asked = read_modalities(model, ["text"] if body.modalities is None else body.modalities)
+    check_combinations(body, asked)
     spoken = "audio" in asked
     wants = tuple(dict.fromkeys((*asked, "text"))) if spoken and "text" in model.modalities else asked
     stream = bool(body.stream)
