@@ -24,7 +24,7 @@ QUESTIONS = (
     "Why is the sky blue?",
     "Give me one tip for sleeping better.",
 )
-MAX_TOKENS = 48
+MAX_TOKENS = 36
 SAMPLE_RATE_HZ = 24000
 READY_TIMEOUT_S = 120.0
 OUT = Path("out")
