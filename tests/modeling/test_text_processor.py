@@ -115,6 +115,8 @@ def test_content_in_parts_is_one_text(folder: Path) -> None:
     [
         ({"text": ""}, "prompt"),
         ({"text": " \n"}, "prompt"),
+        ({"text": "fox " * 9000}, "prompt"),
+        ({"messages": ({"role": "user", "content": "fox " * 9000},)}, "messages"),
         ({}, "prompt"),
         ({"messages": ()}, "messages"),
         ({"messages": ({"content": "x"},)}, "messages[0].role"),
@@ -169,3 +171,12 @@ def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:
 def test_prompts_of_the_fetched_model(demo_weights: DemoWeights) -> None:
     """Fault: what holds for a tiny tokenizer does not hold for the real one."""
     expect_equal(demo_weights.thinker_dir, 49152)
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(folder: Path) -> None:
+    """Fault: megabytes are tokenised first, which takes seconds in which the stage answers nobody."""
+    processor = load_text_processor(folder, VOCAB_SIZE, 64)
+    longest = max(map(len, processor.tokenizer.get_vocab()))
+    assert len(ids(processor, text="x" * (64 * longest))) > 64  # whether tokens fit is the scheduler's to say
+    with pytest.raises(InvalidRequestError, match=f"at most {64 * longest}, more than 64 tokens hold"):
+        ids(processor, text="x" * (64 * longest + 1))

@@ -46,9 +46,15 @@ def test_every_field_has_a_place() -> None:
 def test_values_that_ask_for_nothing_pass(name: str, values: tuple[object, ...]) -> None:
     """Fault: official clients that spell out a default are turned away."""
     for value in (None, *values):
-        check_combinations(body(**{name: value}))
+        check_combinations(body(**{name: value}), ["text"])
     with pytest.raises(InvalidRequestError, match=name):
-        check_combinations(body(**{name: {"type": "something"}}))
+        check_combinations(body(**{name: {"type": "something"}}), ["text"])
+
+
+def test_a_number_is_no_boolean() -> None:
+    """Fault: 0 passes for false, as Python holds them equal."""
+    with pytest.raises(InvalidRequestError, match="parallel_tool_calls"):
+        check_combinations(body(parallel_tool_calls=0), ["text"])
 
 
 def test_explicit_zeros_are_kept_and_nulls_are_not_sent() -> None:

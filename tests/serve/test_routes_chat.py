@@ -21,7 +21,7 @@ PATH = "/v1/chat/completions"
 async def ask(body: dict[str, Any], runtime: FakeRuntime | None = None, **serving: Any) -> tuple[int, Any]:
     """Status and decoded body of one request."""
     async with client_of(serving_of(runtime or FakeRuntime(), **serving)) as client:
-        response = await client.post(PATH, json=body)
+        response = await client.post(PATH, content=json.dumps(body))  # httpx's own encoder refuses lone surrogates
     return response.status_code, response.json()
 
 
@@ -180,12 +180,19 @@ async def test_parameters_reach_the_stage_that_knows_them() -> None:
         ({"modalities": ["audio"], "audio": {"format": {}}}, "audio.format", "wav"),
         ({"modalities": ["audio"], "audio": {"formt": "wav"}}, "audio.formt", "did you mean 'format'"),
         ({"audio": 3}, "audio", "dictionary"),
+        ({"modalities": 3, "audio": {}}, "modalities", "text, audio"),
+        ({"modalities": "audio", "audio": {}}, "modalities", "text, audio"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode text"),
+        ({"messages": [{"role": "user", "content": "a", "\ud800": 1}]}, "messages", "Unicode text"),
+        ({"stop": "\ud800"}, "stop", "Unicode text"),
+        ({"\ud800": 1}, "\\ud800", "Unicode text"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "token ids"),
         ({"modalities": ["audio"], "n": 2}, "n", "1 where more than text"),
         ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
-        ({"temperature": "hot"}, "temperature", "float"),
+        ({"temperature": "hot"}, "temperature", "a number"),
         ({"temperature": -0.1}, "temperature", "[0.0, 100.0]"),
         ({"top_p": 0}, "top_p", "(0.0, 1.0]"),
-        ({"top_k": 1.5}, "top_k", "int"),
+        ({"top_k": 1.5}, "top_k", "an integer"),
         ({"n": 0}, "n", "[1, 128]"),
         ({"max_tokens": 0}, "max_tokens", "[1, "),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "[1, "),
@@ -198,8 +205,8 @@ async def test_parameters_reach_the_stage_that_knows_them() -> None:
         ({"logit_bias": {"1": 101}}, "logit_bias", "[-100.0, 100.0]"),
         ({"logit_bias": {"4294967296": 1}}, "logit_bias", "[0, "),
         ({"stop": ""}, "stop", "1 to 1024"),
-        ({"stop": 3}, "stop", "str"),
-        ({"seed": 1.5}, "seed", "int"),
+        ({"stop": 3}, "stop", "texts"),
+        ({"seed": 1.5}, "seed", "an integer or null"),
         ({"seed": -1}, "seed", "[0, "),
         ({"priority": "high"}, "priority", "an integer"),
         ({"sampling_params_list": [{}, {}, {}]}, "sampling_params_list", "at most 2"),

@@ -97,7 +97,8 @@ class TextProcessor:
 
 
 def load_text_processor(folder: Path, vocab_size: int, max_tokens: int) -> TextProcessor:
-    """The processor of a folder, for prompts of at most `max_tokens`. Raises BrokenCheckpointError for one without a readable tokenizer.json."""
+    """The processor of a folder, for prompts of at most `max_tokens`. Raises BrokenCheckpointError for a folder without a
+    readable tokenizer.json."""
     path = folder / _TOKENIZER
     if not path.is_file():
         raise BrokenCheckpointError(f"{folder} has no {_TOKENIZER}; looked for the model's tokenizer")
