@@ -39,6 +39,7 @@ def test_stages_that_name_one_process_share_it() -> None:
         ("other", (2,), 0),
     ]
     assert [resolution.connector_of(edge) for edge in resolution.edges] == ["inproc", "shm"]
+    assert [output.connector for output in resolution.stage(2).outputs] == ["shm"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_inline_puts_everything_into_one_process() -> None:
     resolution = resolved({"inline": True, "stage_0_process": "own"})
     assert resolution.processes == (ProcessPlacement("inline", (0, 1, 2), 1, {}, 0),)
     assert resolution.provenance["stages.0.process"] == "inline"
+    assert {output.connector for stage in resolution.stages for output in stage.outputs} == {"inproc"}
 
 
 def test_inline_has_one_replica_and_the_environment_it_has() -> None:

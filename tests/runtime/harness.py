@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from omnistage.config.pipeline import Edge
-from omnistage.config.stage import GenerationStageConfig, OutputEdge
+from omnistage.config.placement import name_connectors
+from omnistage.config.stage import GenerationStageConfig, OutputEdge, StageConfig
 from omnistage.core.params import GenerationParams
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.orchestrator.machine import Orchestrator
@@ -50,18 +51,20 @@ def stage(
     return GenerationStageConfig(**{**values, **changes})
 
 
-def machine(stages: Iterable[GenerationStageConfig], **limits: Any) -> Orchestrator:
+def machine(stages: Iterable[StageConfig], **limits: Any) -> Orchestrator:
     stages = tuple(stages)
     edges = tuple(Edge(source, target.stage_id, window=2) for target in stages for source in target.input_sources)
     return Orchestrator(OrchestratorConfig.of(stages, edges, Limits(**limits)))
 
 
 def driver(*stages: GenerationStageConfig, record: Path | None = None, **limits: Any) -> Driver:
-    return Driver(machine(stages, **limits), plan_processes(stages, arena_nbytes=2**22), record_events_path=record)
+    placed = name_connectors(stages, inline=False)
+    return Driver(machine(placed, **limits), plan_processes(placed, arena_nbytes=2**22), record_events_path=record)
 
 
 def inline(*stages: GenerationStageConfig, **limits: Any) -> InlineRuntime:
-    return InlineRuntime(machine(stages, **limits), plan_processes(stages), verify=True)
+    placed = name_connectors(stages, inline=True)
+    return InlineRuntime(machine(placed, **limits), plan_processes(placed), verify=True)
 
 
 def two_stages(folder: Path, **second: Any) -> tuple[GenerationStageConfig, ...]:

@@ -54,6 +54,16 @@ def test_an_arena_nobody_refers_to_goes_with_its_owner(arenas: ArenaCache) -> No
     np.testing.assert_array_equal(arenas.read(small).numpy("samples"), SAMPLES[:4])
 
 
+def test_a_payload_that_never_leaves_its_process_is_in_no_arena(arenas: ArenaCache) -> None:
+    """Fault: its release is taken for that of the payload of the same number, and an arena goes that is still read."""
+    worker = ShmConnector("voice/0", 1, arenas.create("voice", "voice/0", 1, 2**21))
+    ref = put(worker)
+    arenas.reported(ref)
+    assert not arenas.died("voice/0", 1)
+    assert not arenas.released(PayloadRef("inproc", "voice/0", 1, ref.key))
+    assert arenas.released(ref)
+
+
 def test_incarnations_have_arenas_of_their_own(arenas: ArenaCache) -> None:
     """Fault: a reference into the arena of an earlier life is read from the present one."""
     before = ShmConnector("voice/0", 1, arenas.create("voice", "voice/0", 1, 2**21))

@@ -47,6 +47,16 @@ def test_whole_and_streamed_answers_of_two_stages_are_equal(start: Start, tmp_pa
     assert streamed.after_closed == whole.after_closed == 0
 
 
+def test_stages_of_one_process_hand_over_by_reference(start: Start, tmp_path: Path) -> None:
+    """Fault: what stays in a worker is looked for in an arena, or its release goes to nobody."""
+    runtime = start(*two_stages(tmp_path, process="counter"))
+    caller = Caller(runtime, request("r", items=5, samples=30000))
+    assert caller.end().outcome == "finished"
+    np.testing.assert_array_equal(caller.samples(1), np.tile(np.arange(30000, dtype=np.float32) * 2, 5))
+    tables = ("open", "refs_held", "slots")
+    assert eventually(lambda: not any(runtime._machine.snapshot()[table] for table in tables))  # type: ignore[attr-defined]
+
+
 def test_items_outlive_the_request_and_the_runtime(start: Start, tmp_path: Path) -> None:
     """Fault: a caller is handed a view of memory that a later request overwrites."""
     runtime = start(*two_stages(tmp_path))
@@ -175,6 +185,7 @@ def test_closing_with_time_lets_open_requests_end(start: Start, tmp_path: Path) 
     assert caller.end(5.0).outcome == "finished"
     closing.join(5.0)
     assert not closing.is_alive() and runtime.status().state == "stopped"
+
 
 def test_what_is_not_ready_is_told_in_one_phrase() -> None:
     """Fault: a stage that did not start without its name or its reason, or notes of those that are well."""

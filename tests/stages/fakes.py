@@ -15,7 +15,7 @@ class TightConnector:
     """Has room for `room` payloads with tensors (one that says `occupies` counts for as many); whatever is put can be read
     until it is released."""
 
-    name = "tight"
+    name = "shm"
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room

@@ -17,7 +17,7 @@ from tests.stages.fakes import TightConnector
 
 def test_a_generation_stage_becomes_a_host() -> None:
     """Fault: the kind is not found by its configuration."""
-    assert isinstance(build_host(echo_config(), TightConnector()), StageHost)
+    assert isinstance(build_host(echo_config(), {"shm": TightConnector()}), StageHost)
 
 
 def test_a_kind_without_a_runtime_is_refused_by_name() -> None:

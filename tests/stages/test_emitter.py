@@ -28,7 +28,7 @@ class Sender:
 
     def __init__(self, *outputs: OutputEdge, room: int = 1000, **options: Any) -> None:
         self.connector = TightConnector(room)
-        self.emitter = Emitter(outputs, self.connector, stage="thinker", **options)
+        self.emitter = Emitter(outputs, {"shm": self.connector}, stage="thinker", **options)
         self.targets = frozenset(edge.target for edge in outputs)
 
     def open(self, request_id: str = "r", *, order: int = 0, windows: dict[int, int] | None = None) -> None:

@@ -66,7 +66,7 @@ class Stage:
         self.engine = engine or ScriptedEngine()
         self.connector = TightConnector(room)
         config = echo_config(outputs=(OutputEdge(target=CLIENT), OutputEdge(target=1)))
-        self.host = StageHost(config, self.engine, self.connector)
+        self.host = StageHost(config, self.engine, {"shm": self.connector})
 
     def step(self, *outputs: StageOutput | Exception) -> list[WorkerEvent]:
         """One step in which the engine says `outputs`."""
@@ -245,7 +245,7 @@ def test_a_select_hook_that_raises_fails_its_request() -> None:
 
     stage = Stage()
     config = echo_config(outputs=(OutputEdge(target=1, select="x:y"),))
-    stage.host = StageHost(config, stage.engine, stage.connector, {1: broken})
+    stage.host = StageHost(config, stage.engine, {"shm": stage.connector}, {1: broken})
     stage.host.handle(submit())
     [failed] = stage.step(StageOutput("r", text("a")))
     assert isinstance(failed, StageFailed)

@@ -74,8 +74,8 @@ class Running:
 
     def __init__(self) -> None:
         self.owner = Owner()
-        built = build_host(echo_config(), InprocConnector())
-        self.host = CountingHost(built.config, built._engine, InprocConnector())
+        built = build_host(echo_config(), {"shm": InprocConnector()})
+        self.host = CountingHost(built.config, built._engine, {"shm": InprocConnector()})
         self.may_load = threading.Event()
         self.loop = StageLoop(0, self._build, self.owner)
         self.loop.start()
@@ -204,7 +204,7 @@ def test_stages_of_one_process_load_one_after_the_other() -> None:
         most = max(most, inside)
         time.sleep(0.05)
         inside -= 1
-        return build_host(echo_config(), InprocConnector())
+        return build_host(echo_config(), {"shm": InprocConnector()})
 
     loops = [StageLoop(stage_id, build, owner, build_lock=lock) for stage_id in range(2)]
     for loop in loops:

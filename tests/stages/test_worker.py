@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from omnistage.config.stage import StageConfig
-from omnistage.connectors.base import OmniConnector
+from omnistage.config.stage import OutputEdge, StageConfig
+from omnistage.connectors.base import Connectors
 from omnistage.connectors.descriptors import open_lifeline, send_descriptor
 from omnistage.core.errors import ConfigError, ConnectorError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
@@ -101,8 +102,8 @@ class FakeChannel:
 class Process:
     """A worker in a thread; stage 0 writes, stage 1 speaks."""
 
-    def __init__(self, *stages: StageConfig, room: int = 1000, build: Any = build_host) -> None:
-        self.channel, self.connector = FakeChannel(), TightConnector(room)
+    def __init__(self, *stages: StageConfig, connector: TightConnector | None = None, build: Any = build_host) -> None:
+        self.channel, self.connector = FakeChannel(), connector or TightConnector()
         self.server, theirs = open_lifeline()
         plan = WorkerPlan(
             **WHERE,
@@ -255,8 +256,7 @@ def test_a_payload_that_cannot_be_read_fails_its_request() -> None:
         def get(self, ref: PayloadRef) -> MultimodalPayload:
             raise ConnectorError("outside of the arena")
 
-    process = Process()
-    process.worker._connector = Broken()
+    process = Process(connector=Broken())
     assert process.channel.heard(Ready)
     process.speaker()
     process.channel.say(feed(0, process.ref("a")))
@@ -266,9 +266,29 @@ def test_a_payload_that_cannot_be_read_fails_its_request() -> None:
     assert process.ends() == EXIT_ORPHANED
 
 
+def test_what_stays_in_the_process_goes_over_by_reference() -> None:
+    """Fault: a payload for a stage of the same worker is copied into the arena, or its release frees nothing."""
+    writer = echo_config(outputs=(OutputEdge(target=1, connector="inproc"),), final_output_type=None)
+    process = Process(writer, sound_config())
+    assert process.channel.heard(Ready)
+    writing = submit(words="a b")
+    process.channel.say(msgspec.structs.replace(writing, active_targets=(1,)))
+    assert process.channel.heard(StageDone)
+    refs = [item.ref for item in process.channel.of(Emitted) if item.ref is not None]
+    assert [(ref.connector, ref.owner, ref.epoch, ref.inline) for ref in refs] == [("inproc", "main/0", 1, None)] * 2
+    process.speaker()
+    process.channel.say(*(feed(seq, ref) for seq, ref in enumerate(refs)), feed(2, None, last=True))
+    assert process.channel.heard(StageDone, 2)
+    assert process.connector.puts == 2  # the sound, which leaves the process
+    process.channel.say(*(Release(ref=ref) for ref in refs), Shutdown())
+    assert process.ends() == EXIT_STOPPED
+    assert process.worker._connectors["inproc"].health()["payloads"] == 0
+    process.server.close()
+
+
 def test_a_release_wakes_who_waits_for_room() -> None:
     """Fault: a request that found no room sleeps for ever."""
-    process = Process(room=1)
+    process = Process(connector=TightConnector(1))
     assert process.channel.heard(Ready)
     process.speaker()
     process.channel.say(feed(0, process.ref("a b"), last=True))
@@ -339,7 +359,7 @@ def test_a_driver_that_does_not_read_ends_the_worker(process: Process) -> None:
 def test_a_stage_that_cannot_be_loaded_is_told_with_its_name(error: Exception) -> None:
     """Fault: the server waits for its start timeout although the reason is known."""
 
-    def build(config: StageConfig, connector: OmniConnector) -> StageHost:
+    def build(config: StageConfig, connectors: Connectors) -> StageHost:
         raise error
 
     process = Process(echo_config(), build=build)
@@ -357,8 +377,8 @@ def test_a_loop_that_dies_of_its_own_fault_ends_the_worker() -> None:
         def step(self) -> Any:
             raise SystemError("a fault of the host itself")
 
-    def build(config: StageConfig, connector: OmniConnector) -> StageHost:
-        return Crashing(config, build_host(config, connector)._engine, connector)
+    def build(config: StageConfig, connectors: Connectors) -> StageHost:
+        return Crashing(config, build_host(config, connectors)._engine, connectors)
 
     process = Process(echo_config(), build=build)
     assert process.channel.heard(Ready)

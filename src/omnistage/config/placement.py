@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from omnistage.config.pipeline import Edge
 from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlacement
 from omnistage.config.stage import StageConfig
@@ -60,11 +62,25 @@ def _arena_nbytes(state: ResolutionState, members: list[StageConfig], edges: tup
     return between + sum(seats[stage.stage_id] * CLIENT_WINDOW_ITEMS * stage.item_nbytes for stage in finals)
 
 
+def name_connectors(stages: tuple[StageConfig, ...], *, inline: bool) -> tuple[StageConfig, ...]:
+    """The stages with the connector of each output: what stays in a process goes over by reference. The caller's process
+    is another one, unless everything runs in it."""
+    home = {stage.stage_id: stage.process for stage in stages}
+    named = []
+    for stage in stages:
+        outputs = tuple(
+            replace(output, connector="inproc" if inline or home.get(output.target) == stage.process else "shm")
+            for output in stage.outputs
+        )
+        named.append(replace(stage, outputs=outputs))
+    return tuple(named)
+
+
 def check_connectors(
     state: ResolutionState, stages: tuple[StageConfig, ...], edges: tuple[Edge, ...], deploy: DeployConfig
 ) -> None:
     """Connectors that stages name must exist, belong to an edge, and be of the kind that the placement asks for."""
-    process_of = {stage.stage_id: stage.process for stage in stages}
+    fitting = {(stage.stage_id, output.target): output.connector for stage in stages for output in stage.outputs}
     used: set[str] = set()
     state.provenance.update({f"edges.{edge.source}->{edge.target}.connector": "placement" for edge in edges})
     for path, ends, name in _named(state):
@@ -79,10 +95,9 @@ def check_connectors(
             state.ignored.append(path)
         else:
             kind = deploy.connectors.get(name, name)
-            fitting = "inproc" if process_of[ends[0]] == process_of[ends[1]] else "shm"
-            if kind != fitting:
-                where = "in one process" if fitting == "inproc" else "in two processes of one host"
-                state.problems.add(ConfigError.of(path, kind, f"{fitting} (its stages are {where})"))
+            if kind != fitting[ends]:
+                where = "in one process" if fitting[ends] == "inproc" else "in two processes of one host"
+                state.problems.add(ConfigError.of(path, kind, f"{fitting[ends]} (its stages are {where})"))
             state.provenance[f"edges.{ends[0]}->{ends[1]}.connector"] = path
     state.ignored.extend(f"connectors.{name}" for name in deploy.connectors if name not in used)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from omnistage.config.pipeline import Edge, PipelineConfig
 from omnistage.config.stage import StageConfig
@@ -67,6 +66,6 @@ class OmniConfigResolution:
         """The stage of that id; the id is one of this pipeline's."""
         return next(stage for stage in self.stages if stage.stage_id == stage_id)
 
-    def connector_of(self, edge: Edge) -> Literal["inproc", "shm"]:
+    def connector_of(self, edge: Edge) -> str:
         """How payloads of an edge travel: by reference inside a process, through an arena between processes."""
-        return "inproc" if self.stage(edge.source).process == self.stage(edge.target).process else "shm"
+        return next(output.connector for output in self.stage(edge.source).outputs if output.target == edge.target)

@@ -18,7 +18,7 @@ from omnistage.config.keys import KEYS, PIPELINE_KEYS, PLATFORMS, Scope
 from omnistage.config.layers import Given, Layers
 from omnistage.config.overrides import override_layer
 from omnistage.config.pipeline import PipelineConfig
-from omnistage.config.placement import check_connectors, place_stages
+from omnistage.config.placement import check_connectors, name_connectors, place_stages
 from omnistage.config.problems import ProblemsState
 from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.stages import resolve_edges, resolve_stage
@@ -68,6 +68,7 @@ def _resolution(state: ResolutionState, model: str, found: Detected, platform: s
     stages = tuple(
         resolve_stage(state, stage, found.model_path, edges, inline=deploy.inline) for stage in found.pipeline.stages
     )
+    stages = name_connectors(stages, inline=deploy.inline)
     processes = place_stages(state, stages, edges, inline=deploy.inline)
     check_connectors(state, stages, edges, deploy)
     state.problems.raise_if_any()

@@ -16,9 +16,11 @@ CLIENT = -1
 
 
 class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be CLIENT."""
+    """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be CLIENT. `connector` carries its
+    payloads: "shm" to another process, "inproc" inside one."""
 
     target: int
+    connector: str = "shm"
     select: str | None = None
     streaming: bool = True
     unit: str = "items"

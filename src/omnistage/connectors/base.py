@@ -43,6 +43,10 @@ class OmniConnector(Protocol):
         """Forgets everything; idempotent."""
 
 
+Connectors = Mapping[str, OmniConnector]
+"""The connectors of one process by name; every edge and every reference names one."""
+
+
 def lay_out(payload: MultimodalPayload) -> tuple[tuple[TensorPlace, ...], int]:
     """Aligned places of the payload's tensors, and the bytes they need together."""
     places: list[TensorPlace] = []

@@ -16,11 +16,15 @@ from omnistage.core.payload import MultimodalPayload, PayloadRef
 
 
 class InprocConnector:
-    """One for all stages of a process."""
+    """One for all stages of a process. `owner` and `epoch` name it in references, so that a release finds its way here."""
 
     name = "inproc"
 
-    def __init__(self, *, capacity_nbytes: int = 2**30, verify: bool = False) -> None:
+    def __init__(
+        self, owner: str = "inproc", epoch: int = 0, *, capacity_nbytes: int = 2**30, verify: bool = False
+    ) -> None:
+        self._owner = owner
+        self._epoch = epoch
         self._capacity_nbytes = capacity_nbytes
         self._verify = verify
         self._lock = threading.Lock()
@@ -43,7 +47,7 @@ class InprocConnector:
             key = next(self._keys)
             self._held[key] = (payload, nbytes, digest)
             self._used_nbytes += nbytes
-        return PayloadRef(self.name, self.name, 0, key, metadata=dict(payload.metadata), nbytes=nbytes)
+        return PayloadRef(self.name, self._owner, self._epoch, key, metadata=dict(payload.metadata), nbytes=nbytes)
 
     def can_read(self, ref: PayloadRef) -> bool:
         return True

@@ -51,13 +51,13 @@ class ArenaCache:
         return self._reader.get(ref)
 
     def reported(self, ref: PayloadRef) -> None:
-        arena = self._arenas.get((ref.owner, ref.epoch))
-        if arena is not None and ref.inline is None:
+        arena = self._arena_of(ref)
+        if arena is not None:
             arena.keys.add(ref.key)
 
     def released(self, ref: PayloadRef) -> bool:
         """True if this was the last reference into a dead replica's arena: the arena is gone now."""
-        arena = self._arenas.get((ref.owner, ref.epoch))
+        arena = self._arena_of(ref)
         if arena is None:
             return False
         arena.keys.discard(ref.key)
@@ -80,6 +80,11 @@ class ArenaCache:
             os.close(arena.descriptor)
         self._arenas.clear()
         self._reader.close()
+
+    def _arena_of(self, ref: PayloadRef) -> ArenaState | None:
+        """None for a payload that lies in no arena: it travels inline, or never leaves its process."""
+        lies_in_one = ref.inline is None and ref.connector == self._reader.name
+        return self._arenas.get((ref.owner, ref.epoch)) if lies_in_one else None
 
     def _drop_if_unused(self, owner: str, epoch: int) -> bool:
         arena = self._arenas[owner, epoch]

@@ -150,7 +150,7 @@ class InlineRuntime(RuntimeLoop):
         try:
             for stage in plan.stages:
                 self._board.set(key, note=f"loading {stage.model_stage}")
-                self._hosts[stage.stage_id] = self._build_host(stage, self._connector)
+                self._hosts[stage.stage_id] = self._build_host(stage, {self._connector.name: self._connector})
                 self._homes[stage.stage_id] = command
         except Exception as error:
             logger.log(

@@ -9,7 +9,7 @@ from typing import Any
 
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig, GenerationStageConfig, StageConfig
-from omnistage.connectors.base import OmniConnector
+from omnistage.connectors.base import Connectors
 from omnistage.core.errors import ConfigError
 from omnistage.stages.base import StageEngine
 from omnistage.stages.emitter import Select
@@ -43,7 +43,7 @@ def load_selects(config: StageConfig) -> dict[int, Select]:
     return selects
 
 
-def build_host(config: StageConfig, connector: OmniConnector) -> StageHost:
+def build_host(config: StageConfig, connectors: Connectors) -> StageHost:
     """A stage ready to be driven from one thread."""
     selects = load_selects(config)
-    return StageHost(config, build_engine(config), connector, selects)
+    return StageHost(config, build_engine(config), connectors, selects)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from omnistage.config.stage import OutputEdge
-from omnistage.connectors.base import INLINE_NBYTES, OmniConnector
+from omnistage.connectors.base import INLINE_NBYTES, Connectors
 from omnistage.core.errors import OmniError, PayloadTooLargeError, StageFailedError
 from omnistage.core.payload import MultimodalPayload, merge
 from omnistage.core.request import OmniRequest
@@ -122,7 +122,7 @@ class Emitter:
     def __init__(
         self,
         outputs: tuple[OutputEdge, ...],
-        connector: OmniConnector,
+        connectors: Connectors,
         *,
         stage: str,
         final_output_type: str | None = None,
@@ -130,7 +130,7 @@ class Emitter:
         max_gathered_nbytes: int = 256 * 2**20,
     ) -> None:
         self._outputs = {edge.target: edge for edge in outputs}
-        self._connector = connector
+        self._connectors = connectors
         self._stage = stage
         self._sends_text = final_output_type == "text"
         self._selects = dict(selects or {})
@@ -220,7 +220,7 @@ class Emitter:
             payload = merge([edge.parts[index][0] for index in range(count)])
             # Room that comes free belongs to the older request that waits for it; what travels inline takes none.
             may_try = not self.wants_room or payload.nbytes <= INLINE_NBYTES
-            ref = self._connector.try_put(payload) if may_try else None
+            ref = self._connectors[edge.edge.connector].try_put(payload) if may_try else None
             if ref is None:
                 self.wants_room = True
                 return None

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omnistage.config.stage import StageConfig
-from omnistage.connectors.base import OmniConnector
+from omnistage.connectors.base import Connectors
 from omnistage.core.errors import ErrorInfo, UnsupportedByModelError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.stages.base import ControlledEngine, StageEngine, StageOutput, StageRequest
@@ -58,14 +58,14 @@ class StageHost:
         self,
         config: StageConfig,
         engine: StageEngine,
-        connector: OmniConnector,
+        connectors: Connectors,
         selects: Mapping[int, Select] | None = None,
     ) -> None:
         self.config = config
         self._engine = engine
         self._emitter = Emitter(
             config.outputs,
-            connector,
+            connectors,
             stage=config.model_stage,
             final_output_type=config.final_output_type,
             selects=selects,

@@ -26,8 +26,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from omnistage.config.stage import StageConfig
-from omnistage.connectors.base import OmniConnector
+from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
+from omnistage.connectors.inproc import InprocConnector
 from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
@@ -83,8 +84,8 @@ class ArenaConnector(OmniConnector, Protocol):
 
 
 class Worker:
-    """See the module. `run` is the main thread's loop and returns the exit code; the callbacks of LoopOwner come from the
-    step threads."""
+    """See the module. `connector` carries payloads to other processes; inside this one they go over by reference. `run` is
+    the main thread's loop and returns the exit code; the callbacks of LoopOwner come from the step threads."""
 
     def __init__(
         self,
@@ -93,13 +94,15 @@ class Worker:
         life_line: socket.socket,
         connector: ArenaConnector,
         *,
-        build: Callable[[StageConfig, OmniConnector], StageHost] = build_host,
+        build: Callable[[StageConfig, Connectors], StageHost] = build_host,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._channel = channel
         self._life_line = life_line
-        self._connector = connector
+        self._arena = connector
+        inside = InprocConnector(plan.owner, plan.epoch)
+        self._connectors: dict[str, OmniConnector] = {connector.name: connector, inside.name: inside}
         self._clock = clock
         self._lock = threading.Lock()
         self._load_notes: dict[int, str] = {}
@@ -112,7 +115,7 @@ class Worker:
         self._loops = {
             config.stage_id: StageLoop(
                 config.stage_id,
-                functools.partial(build, config, connector),
+                functools.partial(build, config, self._connectors),
                 self,
                 build_lock=build_lock,
                 clock=clock,
@@ -188,7 +191,7 @@ class Worker:
                 step_age_s={stage_id: loop.step_age_s() for stage_id, loop in self._loops.items()},
                 first_step_done={stage_id: loop.first_step_done for stage_id, loop in self._loops.items()},
                 gauges={stage_id: loop.gauges() for stage_id, loop in self._loops.items()},
-                arena_used_nbytes=int(self._connector.health().get("used_nbytes", 0)),
+                arena_used_nbytes=int(self._arena.health().get("used_nbytes", 0)),
             )
         )
 
@@ -206,7 +209,7 @@ class Worker:
     def _dispatch(self, message: ToWorker) -> None:
         match message:
             case Release(ref=ref):
-                self._connector.release(ref)
+                self._connectors[ref.connector].release(ref)
                 for loop in self._loops.values():
                     loop.room_freed()
             case Shutdown():
@@ -241,15 +244,18 @@ class Worker:
     def _feed(self, feed: Feed) -> None:
         """Fetches and delivers an item, or keeps it until its arena is within reach; items of an edge stay in order."""
         follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-        if follows_delayed or not (feed.ref is None or self._connector.can_read(feed.ref)):
+        if follows_delayed or not self._is_within_reach(feed):
             self._delayed.append((self._clock() + DESCRIPTOR_WAIT_S, feed))
             return
         self._deliver(feed)
 
+    def _is_within_reach(self, feed: Feed) -> bool:
+        return feed.ref is None or self._connectors[feed.ref.connector].can_read(feed.ref)
+
     def _deliver(self, feed: Feed) -> None:
         loop = self._loops[feed.target]
         try:
-            payload = self._connector.get(feed.ref) if feed.ref is not None else None
+            payload = self._connectors[feed.ref.connector].get(feed.ref) if feed.ref is not None else None
         except ConnectorError as error:
             loop.post(Fed(feed, error=ErrorInfo.of(error)))
         else:
@@ -259,7 +265,7 @@ class Worker:
         waiting, self._delayed = self._delayed, deque()
         for due_s, feed in waiting:
             follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-            if follows_delayed or not (feed.ref is None or self._connector.can_read(feed.ref)):
+            if follows_delayed or not self._is_within_reach(feed):
                 self._delayed.append((due_s, feed))
             else:
                 self._deliver(feed)
@@ -287,13 +293,13 @@ class Worker:
         header, descriptor = received
         owner, epoch = str(header["owner"]), int(header["epoch"])
         if descriptor is None:
-            self._connector.detach(owner, epoch)
+            self._arena.detach(owner, epoch)
             self._fail_delayed(
                 lambda _, feed: feed.ref is not None and (feed.ref.owner, feed.ref.epoch) == (owner, epoch),
                 f"the arena of {owner} (epoch {epoch}) is gone",
             )
         else:
-            self._connector.attach(owner, epoch, descriptor)
+            self._arena.attach(owner, epoch, descriptor)
             os.close(descriptor)
             self._retry_delayed()
 
