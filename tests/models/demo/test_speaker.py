@@ -85,6 +85,26 @@ def test_an_empty_answer_is_no_sound() -> None:
     assert capture.numpy("audio").shape == (0,)
 
 
+def test_an_interruption_during_the_look_up_of_phonemes_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: it finds no synthesis to end yet, and a whole cut is spoken for nobody."""
+
+    class Asked:
+        def speak(self, phonemes: str, voice: Any, speed: float, options: Any) -> np.ndarray:
+            if options.terminate:
+                raise RequestAbortedError("ended")
+            return np.zeros(1, np.float32)
+
+    class Dictionary:
+        def phonemes(self, text: str) -> str:
+            model.interrupt()
+            return text
+
+    model = SpeakerModel(Asked())  # type: ignore[arg-type]
+    monkeypatch.setattr("omnistage.models.demo.speaker.english", Dictionary)
+    with pytest.raises(Interrupted):
+        model.run([({"text": "Hi."}, model.begin(REQUEST, GenerationParams()))])
+
+
 def test_voice_and_speed_reach_the_synthesiser() -> None:
     """Fault: an accepted parameter without an effect; an unknown voice speaks with the default one."""
     model = SpeakerModel(Counting())  # type: ignore[arg-type]

@@ -218,6 +218,27 @@ def test_runs_that_are_interrupted_without_end_fail_the_request() -> None:
     assert not stage.engine.has_work()
 
 
+def test_an_interruption_before_the_run_keeps_it_from_beginning() -> None:
+    """Fault: a cancel that comes while inputs are bridged finds no run to end, and a whole run is made for nobody."""
+    stage = Stage()
+
+    def bridged_while_cancelled(*given: Any, **named: Any) -> Any:
+        stage.engine.interrupt("r")
+        return words_bridge(*given, **named)
+
+    stage.engine._bridge = bridged_while_cancelled
+    stage.add()
+    stage.feed("word")
+    stage.engine.step()
+    assert stage.model.batches == []
+    stage.engine.cancel("r")
+    stage.engine.interrupt("r")  # late, when it is gone: nothing of it may reach who comes next under that name
+    stage.engine._bridge = words_bridge
+    stage.add()
+    stage.feed("word", last=True)
+    assert said(stage.engine.step()) == [(0, 0), "word", "done"]
+
+
 def test_an_interruption_reaches_the_model_only_in_a_run_for_that_request_alone() -> None:
     """Fault: a cancel ends the run of somebody else."""
     entered, leave = threading.Event(), threading.Event()

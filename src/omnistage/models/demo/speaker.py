@@ -92,11 +92,11 @@ class SpeakerModel:
 
     def _speak(self, text: str, state: Speech) -> MultimodalPayload:
         """A cut without anything to say (an emoji, a dash) is no sound."""
-        phonemes = english().phonemes(text)
-        options = RunOptions()
+        options = RunOptions()  # an interruption while phonemes are looked up ends the synthesis before it begins
         with self._lock:
             self._running = options
         try:
+            phonemes = english().phonemes(text)
             samples = self._synthesiser.speak(phonemes, state.voice, state.speed, options) if phonemes else _NO_SOUND
         except RequestAbortedError:
             raise Interrupted from None

@@ -73,6 +73,7 @@ class GenerationEngine:
         self._touched: dict[str, None] = {}  # requests whose inbox changed since the last step, in order
         self._outputs: list[StageOutput] = []
         self._running: tuple[str, ...] = ()
+        self._interrupted: set[str] = set()
         self._running_lock = threading.Lock()
         self._parked_total = 0
         self._rerun_total = 0
@@ -80,7 +81,10 @@ class GenerationEngine:
     # ---- any thread ------------------------------------------------------------------------------------------------
 
     def interrupt(self, request_id: str) -> None:
+        """Kept until its cancel is read: a step that was about to run the request when this came does not begin the run."""
         with self._running_lock:
+            if request_id in self._requests:
+                self._interrupted.add(request_id)
             if self._running == (request_id,):
                 self._model.interrupt()
 
@@ -108,9 +112,7 @@ class GenerationEngine:
             self._touched[request_id] = None
 
     def cancel(self, request_id: str) -> None:
-        self._requests.pop(request_id, None)
-        self._touched.pop(request_id, None)
-        self._scheduler.remove(request_id)
+        self._forget(request_id)
         self._outputs = [output for output in self._outputs if output.request_id != request_id]
 
     def set_ready(self, request_id: str, ready: bool) -> None:
@@ -237,6 +239,8 @@ class GenerationEngine:
         pairs = [self._pair(request_id) for request_id in batch]
         began_s = self._clock()
         with self._running_lock:
+            if self._interrupted.issuperset(batch):
+                raise Interrupted
             self._running = batch
         try:
             results = self._model.run(pairs)
@@ -296,7 +300,9 @@ class GenerationEngine:
 
     def _forget(self, request_id: str) -> None:
         """Frees everything a request holds, but not what it still has to say."""
-        self._requests.pop(request_id, None)
+        with self._running_lock:  # nobody interrupts from here on what is gone
+            self._requests.pop(request_id, None)
+            self._interrupted.discard(request_id)
         self._touched.pop(request_id, None)
         self._scheduler.remove(request_id)
 
