@@ -43,7 +43,7 @@ def test_every_value_is_the_one_that_runs() -> None:
         "stages.0.default_sampling_params.temperature": (1.0, "default"),
         "stages.0.default_sampling_params.stop_token_ids": ((7,), "pipeline (fixed)"),
         "stages.0.data_parallel_size": (1, "cli"),
-        "processes.writer.arena_nbytes": (8 * 9 * 1200, "derived"),
+        "processes.writer.arena_nbytes": (8 * 9 * 1200 * 5 // 4, "derived"),
     }
     assert {key: shown.get(key) for key in expected} == expected
 

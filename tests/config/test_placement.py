@@ -23,10 +23,11 @@ def problems(overrides: dict[str, Any]) -> tuple[str, ...]:
 
 
 def test_every_stage_has_its_own_process_by_default() -> None:
-    """Fault: stages that share a worker unasked; an arena that does not hold every window of every running request."""
+    """Fault: stages that share a worker unasked; an arena that does not hold every window of every
+    running request, and a quarter for the oldest one of each edge."""
     assert resolved({"stage_0_max_num_seqs": 10, "stage_1_num_replicas": 2}).processes == (
-        ProcessPlacement("writer", (0,), 1, {}, 10 * 3 * 1000),
-        ProcessPlacement("speaker", (1,), 2, {}, 8 * 4 * 500),
+        ProcessPlacement("writer", (0,), 1, {}, 10 * 3 * 1000 * 5 // 4),
+        ProcessPlacement("speaker", (1,), 2, {}, 8 * 4 * 500 * 5 // 4),
         ProcessPlacement("painter", (2,), 1, {}, 0),
     )
 
@@ -35,7 +36,7 @@ def test_stages_that_name_one_process_share_it() -> None:
     """Fault: an edge inside a process that takes room in its arena, or goes through shared memory."""
     resolution = resolved({"stage_0_process": "both", "stage_1_process": "both", "stage_2_process": "other"})
     assert [(plan.name, plan.stage_ids, plan.arena_nbytes) for plan in resolution.processes] == [
-        ("both", (0, 1), 8 * 4 * 500),
+        ("both", (0, 1), 8 * 4 * 500 * 5 // 4),
         ("other", (2,), 0),
     ]
     assert [resolution.connector_of(edge) for edge in resolution.edges] == ["inproc", "shm"]

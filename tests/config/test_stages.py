@@ -39,7 +39,7 @@ def test_what_the_author_wrote_is_in_the_stage() -> None:
     """Fault: a hook, an input or an output lost between pipeline and worker."""
     writes, speaks, paints = resolved().stages
     assert writes.outputs == (
-        OutputEdge(target=1, unit="frames", first=4, later=25),
+        OutputEdge(target=1, unit="frames", first=4, later=25, item_nbytes=1000),
         OutputEdge(target=2, streaming=False),
         OutputEdge(target=CLIENT),
     )
@@ -57,7 +57,8 @@ def test_an_operator_changes_windows_and_chunks(tmp_path: Path) -> None:
     edge = resolution.edges[0]
     assert (edge.window, edge.chunk) == (7, ChunkPolicy("frames", first=4, later=50, adaptive=False))
     assert edge.item_nbytes == 2000
-    assert resolution.stages[0].outputs[0] == OutputEdge(target=1, unit="frames", first=4, later=50, adaptive=False)
+    sent = OutputEdge(target=1, unit="frames", first=4, later=50, adaptive=False, item_nbytes=2000)
+    assert resolution.stages[0].outputs[0] == sent
     assert resolution.stages[1].input_window == 7
     assert resolution.provenance["edges.0->1.window"] == "deploy.yaml edges[0]"
     assert resolution.provenance["edges.0->1.chunk.first"] == "pipeline"

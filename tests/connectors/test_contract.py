@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omnistage.config.stage import arena_nbytes
 from omnistage.connectors.base import OmniConnector
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.connectors.shm import ShmConnector, create_arena
@@ -33,9 +34,12 @@ def make_inproc() -> Pair:
     return Pair(connector, connector)
 
 
+EDGES = ((0, 1), (0, 2))
+
+
 def make_shm() -> Pair:
-    descriptor = create_arena(CAPACITY)
-    sender, receiver = ShmConnector("a/0", 1, descriptor, poison=True), ShmConnector("b/0", 1)
+    descriptor = create_arena(arena_nbytes(CAPACITY, len(EDGES)))
+    sender, receiver = ShmConnector("a/0", 1, descriptor, edges=EDGES, poison=True), ShmConnector("b/0", 1)
     receiver.attach("a/0", 1, descriptor)
     os.close(descriptor)
     return Pair(sender, receiver)
@@ -89,6 +93,20 @@ def test_no_room_is_none_and_release_makes_room(pair: Pair) -> None:
     assert pair.sender.health()["used_nbytes"] == CAPACITY
     pair.sender.release(held.pop())
     assert pair.sender.try_put(big(2**20)) is not None
+
+
+def test_a_full_connector_has_room_for_one_payload_of_the_oldest_request_of_each_edge(pair: Pair) -> None:
+    """Fault: the oldest waits for room that only younger ones could free, which wait for the oldest."""
+    while pair.sender.try_put(big(2**20)) is not None:
+        pass
+    first, other = (pair.sender.try_put(big(2**20, fill), oldest_of=edge) for fill, edge in enumerate(EDGES))
+    assert first is not None and other is not None
+    assert pair.sender.try_put(big(2**20), oldest_of=EDGES[0]) is None
+    assert pair.receiver.get(first).numpy("t0").tobytes() == bytes([0]) * 2**20
+    assert pair.receiver.get(other).numpy("t0").tobytes() == bytes([1]) * 2**20
+    pair.sender.release(first)
+    assert pair.sender.try_put(big(2**20)) is None
+    assert pair.sender.try_put(big(2**20), oldest_of=EDGES[0]) is not None
 
 
 def test_a_payload_that_can_never_fit_is_refused_by_name(pair: Pair) -> None:

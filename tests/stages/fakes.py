@@ -13,7 +13,7 @@ from omnistage.stages.base import StageOutput, StageRequest
 
 class TightConnector:
     """Has room for `room` payloads with tensors (one that says `occupies` counts for as many); whatever is put can be read
-    until it is released."""
+    until it is released. `asked`: on which edge each put was said to be the oldest request's."""
 
     name = "shm"
 
@@ -21,10 +21,12 @@ class TightConnector:
         self.room = room
         self.payloads: dict[int, MultimodalPayload] = {}
         self.puts = 0
+        self.asked: list[tuple[int, int] | None] = []
         self.descriptors: dict[tuple[str, int], int] = {}
         self.out_of_reach: set[str] = set()
 
-    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
+    def try_put(self, payload: MultimodalPayload, *, oldest_of: tuple[int, int] | None = None) -> PayloadRef | None:
+        self.asked.append(oldest_of)
         if payload.metadata.get("too_large"):
             raise PayloadTooLargeError("a payload of 9 bytes exceeds 8")
         occupies = _occupied(payload)

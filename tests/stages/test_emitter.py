@@ -71,6 +71,19 @@ def test_items_leave_one_by_one_and_the_last_capture_carries_the_end() -> None:
     assert sender.pump() == []
 
 
+def test_only_the_oldest_request_of_an_edge_has_room_of_its_own() -> None:
+    """Fault: the oldest waits for younger ones that wait for it, or a younger one takes the room that is kept for it."""
+    sender = Sender(OutputEdge(target=1), OutputEdge(target=2))
+    sender.open("older", order=1)
+    sender.open("younger", order=2)
+    sender.make(rows(1), "younger")
+    sender.make(rows(1), "older")
+    assert sender.connector.asked == [None, None, (0, 1), (0, 2)]
+    sender.end("older")
+    sender.make(rows(2), "younger")
+    assert sender.connector.asked[4:] == [(0, 1), (0, 2)]
+
+
 def test_an_end_without_a_remainder_is_an_item_without_payload() -> None:
     """Fault: the target waits for an end that never comes."""
     sender = Sender(OutputEdge(target=1), OutputEdge(target=2))

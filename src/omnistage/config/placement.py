@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from omnistage.config.pipeline import Edge
 from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlacement
-from omnistage.config.stage import StageConfig
+from omnistage.config.stage import StageConfig, arena_edges, arena_nbytes
 from omnistage.config.state import ResolutionState
 from omnistage.core.errors import ConfigError, did_you_mean
 
@@ -59,7 +59,8 @@ def _arena_nbytes(state: ResolutionState, members: list[StageConfig], edges: tup
     leaving = [edge for edge in edges if edge.source in seats and edge.target not in seats]
     between = sum(seats[edge.source] * edge.window * edge.item_nbytes for edge in leaving)
     finals = [stage for stage in state.pipeline.stages if stage.stage_id in seats and stage.final_output]
-    return between + sum(seats[stage.stage_id] * CLIENT_WINDOW_ITEMS * stage.item_nbytes for stage in finals)
+    to_caller = sum(seats[stage.stage_id] * CLIENT_WINDOW_ITEMS * stage.item_nbytes for stage in finals)
+    return arena_nbytes(between + to_caller, len(arena_edges(members)))
 
 
 def name_connectors(stages: tuple[StageConfig, ...], *, inline: bool) -> tuple[StageConfig, ...]:

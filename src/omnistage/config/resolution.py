@@ -37,8 +37,9 @@ class DeployConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlacement:
-    """The stages that share a worker. `arena_nbytes` is the capacity of one replica's arena: the sum over the edges that
-    leave the process of max_num_seqs x window x item_nbytes; 0 where every payload travels inline."""
+    """The stages that share a worker. `arena_nbytes` is the size of one replica's arena: the sum over the edges that leave
+    the process of max_num_seqs x window x item_nbytes, and what config.stage.arena_nbytes adds; 0 where every payload
+    travels inline."""
 
     name: str
     stage_ids: tuple[int, ...]

@@ -5,6 +5,7 @@ Frozen and complete: every default has been filled in by the resolver. Travels t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,10 +15,16 @@ from omnistage.core.params import DiffusionParams, GenerationParams, SamplingPar
 CLIENT = -1
 """The target of an output that leads to the caller."""
 
+LARGEST_SHARE = 4
+"""A payload may take at most this part (one fourth) of what all requests share of an arena."""
+
+EdgeId = tuple[int, int]
+"""(source stage, target stage or CLIENT)"""
+
 
 class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
     """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be CLIENT. `connector` carries its
-    payloads: "shm" to another process, "inproc" inside one."""
+    payloads: "shm" to another process, "inproc" inside one. `item_nbytes` estimates one; 0 fits into messages."""
 
     target: int
     connector: str = "shm"
@@ -27,6 +34,7 @@ class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 1
     later: int = 1
     adaptive: bool = True
+    item_nbytes: int = 0
 
 
 class _Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +94,18 @@ class DiffusionStageConfig(_Stage, frozen=True, kw_only=True, tag="diffusion"):
 
 
 StageConfig = ARStageConfig | GenerationStageConfig | DiffusionStageConfig
+
+
+def arena_edges(stages: Iterable[StageConfig]) -> tuple[EdgeId, ...]:
+    """The edges of `stages` whose payloads are expected in an arena."""
+    return tuple(
+        (stage.stage_id, edge.target)
+        for stage in stages
+        for edge in stage.outputs
+        if edge.connector == "shm" and edge.item_nbytes > 0
+    )
+
+
+def arena_nbytes(shared_nbytes: int, num_edges: int) -> int:
+    """A whole arena: what all requests share, and for every edge as much as the largest payload, for its oldest request."""
+    return shared_nbytes + num_edges * (shared_nbytes // LARGEST_SHARE)

@@ -96,7 +96,7 @@ def _from_pipeline(
     incoming = [edge for edge in edges if edge.target == stage.stage_id]
     outputs = [_output(edge) for edge in edges if edge.source == stage.stage_id]
     if stage.final_output:
-        outputs.append(OutputEdge(target=CLIENT))
+        outputs.append(OutputEdge(target=CLIENT, item_nbytes=stage.item_nbytes))
     folder = _folder(state, stage, "model_subdir", model_path, stage.model_subdir)
     tokenizer = folder if stage.owns_tokenizer else ""
     if stage.tokenizer_subdir is not None:
@@ -128,6 +128,7 @@ def _output(edge: Edge) -> OutputEdge:
         first=chunk.first,
         later=chunk.later,
         adaptive=chunk.adaptive,
+        item_nbytes=edge.item_nbytes,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from omnistage.config.stage import EdgeId
 from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorPlace
 
 INLINE_NBYTES = 64 * 1024
@@ -21,8 +22,9 @@ class OmniConnector(Protocol):
 
     name: str
 
-    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
-        """Copies the payload once; None means no room now, try again later.
+    def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
+        """Copies the payload once; None means no room now, try again later. `oldest_of`: the edge on which it is the
+        oldest request's; one payload of it finds room however full everything is, for only that request can make room.
 
         Raises PayloadTooLargeError for what can never fit.
         """

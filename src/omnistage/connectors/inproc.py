@@ -1,7 +1,8 @@
 """The connector inside one process: the reference is the payload itself, nothing is copied.
 
 Producers hand over fresh tensors and do not write to them afterwards; with `verify` (tests) every payload is hashed at put
-and again at release, and a difference raises ConnectorError. Bounded by `capacity_nbytes`, beyond which `try_put` says None.
+and again at release, and a difference raises ConnectorError. Bounded by `capacity_nbytes`, beyond which `try_put` says None;
+the oldest request of an edge may go beyond it by one payload.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import itertools
 import threading
 
+from omnistage.config.stage import EdgeId
 from omnistage.connectors.base import check_spec
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
@@ -29,11 +31,12 @@ class InprocConnector:
         self._verify = verify
         self._lock = threading.Lock()
         self._held: dict[int, tuple[MultimodalPayload, int, bytes]] = {}
+        self._beyond: dict[EdgeId, int] = {}
         self._used_nbytes = 0
         self._stale_releases = 0
         self._keys = itertools.count()
 
-    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
+    def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
         check_spec(payload)
         nbytes = payload.nbytes
         if nbytes > self._capacity_nbytes:
@@ -42,9 +45,12 @@ class InprocConnector:
             )
         digest = _digest(payload) if self._verify else b""
         with self._lock:
-            if self._used_nbytes + nbytes > self._capacity_nbytes:
+            is_full = self._used_nbytes + nbytes > self._capacity_nbytes
+            if is_full and (oldest_of is None or self._beyond.get(oldest_of) in self._held):
                 return None
             key = next(self._keys)
+            if is_full and oldest_of is not None:
+                self._beyond[oldest_of] = key
             self._held[key] = (payload, nbytes, digest)
             self._used_nbytes += nbytes
         return PayloadRef(self.name, self._owner, self._epoch, key, metadata=dict(payload.metadata), nbytes=nbytes)

@@ -2,8 +2,9 @@
 
 An arena is an anonymous memory file (memfd) made and kept by the supervisor, so nothing has a name and nothing is left behind.
 Its owner maps it writable, then seals it against any later writer; everybody else maps it read-only from a descriptor
-(connectors.descriptors). Blocks come from a buddy allocator; a reference carries its block's generation, so releasing twice
-or too late cannot free somebody else's block. Sizes in bytes.
+(connectors.descriptors). Blocks come from a buddy allocator, and behind them every edge has one block, as large as a payload
+may be, for its oldest request. A reference carries its block's generation, so releasing twice or too late cannot free somebody
+else's block. Sizes in bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import mmap
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from omnistage.connectors.base import INLINE_NBYTES, check_spec, inline_ref, lay_out, read, write
+from omnistage.config.stage import LARGEST_SHARE, EdgeId
+from omnistage.connectors.base import ALIGNMENT_NBYTES, INLINE_NBYTES, check_spec, inline_ref, lay_out, read, write
 from omnistage.connectors.buddy import BuddyCache
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
@@ -24,8 +27,6 @@ from omnistage.core.payload import MultimodalPayload, PayloadRef
 _F_ADD_SEALS = 1033  # fcntl.F_ADD_SEALS exists only from Python 3.12 on for every build
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x10
 _POISON = b"\xff"
-LARGEST_SHARE = 4
-"""A payload may take at most this part (one fourth) of an arena."""
 
 
 def create_arena(nbytes: int) -> int:
@@ -57,11 +58,20 @@ def _available_nbytes() -> int:
 
 class ShmConnector:
     """`owner` and `epoch` name this replica; `arena` is its own arena's descriptor (mapped and sealed here, not closed),
-    None for a process that only reads. `poison` fills released blocks with 0xFF so that a late reader shows in tests."""
+    None for a process that only reads; `edges` are those that leave this replica. `poison` fills released blocks with 0xFF
+    so that a late reader shows in tests."""
 
     name = "shm"
 
-    def __init__(self, owner: str, epoch: int, arena: int | None = None, *, poison: bool = False) -> None:
+    def __init__(
+        self,
+        owner: str,
+        epoch: int,
+        arena: int | None = None,
+        *,
+        edges: Sequence[EdgeId] = (),
+        poison: bool = False,
+    ) -> None:
         self._owner = owner
         self._epoch = epoch
         self._poison = poison
@@ -72,22 +82,29 @@ class ShmConnector:
         self._attached: dict[tuple[str, int], mmap.mmap] = {}
         self._arena: mmap.mmap | None = None
         self._blocks = BuddyCache(0, INLINE_NBYTES)
+        self._own_nbytes = 0
+        self._own_offsets: dict[EdgeId, int] = {}
+        self._own_taken: set[int] = set()
         if arena is not None:
-            self._open(arena)
+            self._open(arena, edges)
 
-    def _open(self, arena: int) -> None:
+    def _open(self, arena: int, edges: Sequence[EdgeId]) -> None:
         self._arena = mmap.mmap(arena, os.fstat(arena).st_size)
         fcntl.fcntl(arena, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE)
-        self._blocks = BuddyCache(len(self._arena), INLINE_NBYTES)
+        own = len(self._arena) // (LARGEST_SHARE + len(edges))
+        self._own_nbytes = own - own % ALIGNMENT_NBYTES
+        self._blocks = BuddyCache(len(self._arena) - len(edges) * self._own_nbytes, INLINE_NBYTES)
+        self._own_offsets = {edge: self._blocks.capacity + index * self._own_nbytes for index, edge in enumerate(edges)}
         self._attached[self._owner, self._epoch] = self._arena
 
     @property
     def largest_nbytes(self) -> int:
         """The largest payload that can ever be put."""
         quarter = self._blocks.capacity // LARGEST_SHARE
-        return max(INLINE_NBYTES, min(quarter, self._blocks.largest_nbytes))
+        own = self._own_nbytes if self._own_offsets else quarter
+        return max(INLINE_NBYTES, min(quarter, own, self._blocks.largest_nbytes))
 
-    def try_put(self, payload: MultimodalPayload) -> PayloadRef | None:
+    def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
         check_spec(payload)
         inline = inline_ref(payload, connector=self.name, owner=self._owner, epoch=self._epoch, key=next(self._keys))
         if inline is not None:
@@ -98,7 +115,7 @@ class ShmConnector:
             limit = self.largest_nbytes
             raise PayloadTooLargeError(f"a payload of {nbytes} bytes exceeds the largest an arena takes, {limit} bytes")
         with self._lock:
-            offset = self._blocks.take(nbytes)
+            offset = self._take(nbytes, oldest_of)
             if offset is None:
                 self._counts["refused_puts"] += 1
                 return None
@@ -109,7 +126,7 @@ class ShmConnector:
             write(payload, places, memoryview(self._arena)[offset : offset + nbytes])
         except BaseException:
             with self._lock:
-                self._blocks.give_back(offset)
+                self._give_back(offset)
             raise
         key, metadata = next(self._keys), dict(payload.metadata)
         return PayloadRef(
@@ -145,6 +162,20 @@ class ShmConnector:
             self._generations[offset] += 1  # an odd step: the same ref released again is stale
             if self._poison and self._arena is not None:
                 self._arena[offset : offset + ref.nbytes] = _POISON * ref.nbytes
+            self._give_back(offset)
+
+    def _take(self, nbytes: int, oldest_of: EdgeId | None) -> int | None:
+        offset = self._blocks.take(nbytes)
+        own = None if oldest_of is None else self._own_offsets.get(oldest_of)
+        if offset is not None or own is None or own in self._own_taken:
+            return offset
+        self._own_taken.add(own)
+        return own
+
+    def _give_back(self, offset: int) -> None:
+        if offset in self._own_taken:
+            self._own_taken.remove(offset)
+        else:
             self._blocks.give_back(offset)
 
     def attach(self, owner: str, epoch: int, descriptor: int) -> None:
@@ -160,7 +191,8 @@ class ShmConnector:
 
     def health(self) -> dict[str, float]:
         with self._lock:
-            used, capacity = self._blocks.used_nbytes, self._blocks.capacity
+            used = self._blocks.used_nbytes + len(self._own_taken) * self._own_nbytes
+            capacity = self._blocks.capacity + len(self._own_offsets) * self._own_nbytes
             names = ("inline_puts", "arena_puts", "refused_puts", "stale_releases")
             return {
                 "used_nbytes": used,
@@ -174,6 +206,8 @@ class ShmConnector:
             self._attached.clear()
             self._arena = None
             self._blocks = BuddyCache(0, INLINE_NBYTES)
+            self._own_offsets.clear()
+            self._own_taken.clear()
 
     def _count(self, name: str) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Any
 
 from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.resolve import resolve_omni_config
+from omnistage.config.stage import arena_edges, arena_nbytes
 from omnistage.core.errors import ConfigError
 from omnistage.engine.served import ServedModel, ServedStage
 from omnistage.models.registry import REGISTRY
@@ -23,7 +24,7 @@ from omnistage.runtime.driver import Driver
 from omnistage.runtime.inline import InlineRuntime
 from omnistage.runtime.plan import ProcessPlan, plan_processes
 
-_SMALLEST_ARENA_NBYTES = 2**20
+_SMALLEST_NBYTES = 2**20
 """For a stage whose items all fit into messages: none is expected in the arena, and one that is larger still finds room."""
 
 log = logging.getLogger("omnistage.engine")
@@ -99,6 +100,8 @@ def _process_plans(resolution: OmniConfigResolution) -> tuple[ProcessPlan, ...]:
     """The runtime's own plans with the arenas that the resolution has worked out."""
     arenas = {process.name: process.arena_nbytes for process in resolution.processes}
     return tuple(
-        replace(plan, arena_nbytes=max(arenas[plan.name], _SMALLEST_ARENA_NBYTES))
+        replace(
+            plan, arena_nbytes=max(arenas[plan.name], arena_nbytes(_SMALLEST_NBYTES, len(arena_edges(plan.stages))))
+        )
         for plan in plan_processes(resolution.stages)
     )

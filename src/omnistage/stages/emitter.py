@@ -8,9 +8,10 @@ in chunks that reach the threshold, so that their borders do not depend on credi
 the end. Text for the caller leaves at every step and is never windowed.
 
 Requests are served in the one total order. When the connector has no room for a request, younger ones send only what
-needs none, until room comes. The last item of every edge carries `last` (without payload if nothing is left), and after
-that of all edges comes StageDone. Memory: a request with a whole chunk that cannot leave is `blocked`, and its engine is
-told to make no more; what waits for its end is bounded by `max_gathered_nbytes`.
+needs none, until room comes; but the oldest request that an edge is open for has room of its own. The last item of every
+edge carries `last` (without payload if nothing is left), and after that of all edges comes StageDone. Memory: a request
+with a whole chunk that cannot leave is `blocked`, and its engine is told to make no more; what waits for its end is
+bounded by `max_gathered_nbytes`.
 Knows nothing of engines, sockets or torch.
 """
 
@@ -191,27 +192,29 @@ class Emitter:
         """Sends what may leave now, oldest request first."""
         pumped = Pumped()
         self.wants_room = False
+        led: set[int] = set()  # targets for which an older request is still open
         for state in sorted(self._requests.values(), key=lambda held: held.request.order):
             try:
-                self._pump_request(state, pumped)
+                self._pump_request(state, pumped, led)
             except Exception as error:  # noqa: BLE001 - a payload that cannot be put fails its own request, whatever it is
                 self.close(state.request.request_id)
                 pumped.failed.append((state.request, error))
         return pumped
 
-    def _pump_request(self, state: RequestState, pumped: Pumped) -> None:
+    def _pump_request(self, state: RequestState, pumped: Pumped, led: set[int]) -> None:
         ended = state.done is not None
-        for edge in state.edges.values():
+        for target, edge in state.edges.items():
             while edge.is_due(ended) and edge.has_credit:
-                item = self._put(state.request, edge, ended)
+                item = self._put(state.request, edge, ended, is_oldest=target not in led)
                 if item is None:
                     break
                 pumped.events.append(item)
+        led.update(target for target, edge in state.edges.items() if not edge.closed)
         if state.done is not None and all(edge.closed for edge in state.edges.values()):
             pumped.events.append(self._stage_done(state.request, state.done))
             self.close(state.request.request_id)
 
-    def _put(self, request: StageRequest, edge: EdgeState, ended: bool) -> Emitted | None:
+    def _put(self, request: StageRequest, edge: EdgeState, ended: bool, *, is_oldest: bool) -> Emitted | None:
         """The next item of an edge, or None if there is no room for it."""
         count = edge.next_parts()
         last = ended and count == len(edge.parts)
@@ -219,8 +222,10 @@ class Emitter:
         if count:
             payload = merge([edge.parts[index][0] for index in range(count)])
             # Room that comes free belongs to the older request that waits for it; what travels inline takes none.
-            may_try = not self.wants_room or payload.nbytes <= INLINE_NBYTES
-            ref = self._connectors[edge.edge.connector].try_put(payload) if may_try else None
+            may_try = not self.wants_room or is_oldest or payload.nbytes <= INLINE_NBYTES
+            oldest_of = (request.stage_id, edge.edge.target) if is_oldest else None
+            connector = self._connectors[edge.edge.connector]
+            ref = connector.try_put(payload, oldest_of=oldest_of) if may_try else None
             if ref is None:
                 self.wants_room = True
                 return None

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from omnistage.config.stage import StageConfig
+from omnistage.config.stage import StageConfig, arena_edges
 from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
 from omnistage.connectors.inproc import InprocConnector
@@ -337,7 +337,7 @@ def main() -> None:
     channel = WorkerChannel(plan.address, plan.identity)
     code = EXIT_FAILED
     try:
-        connector = ShmConnector(plan.owner, plan.epoch, plan.arena)
+        connector = ShmConnector(plan.owner, plan.epoch, plan.arena, edges=arena_edges(plan.stages))
         code = Worker(plan, channel, life_line, connector).run()
         if code != EXIT_ORPHANED:
             channel.close()
