@@ -17,7 +17,8 @@ from omnistage.modeling.protocols import StageInput
 
 
 class Maker:
-    """Multiplies the samples it gets by `factor`; item `fail_at` raises. The state is the number of items made."""
+    """Multiplies the samples it gets by `factor`; item `fail_at` raises; requests run together where there is a `batch_key`.
+    The state is the number of items made."""
 
     def __init__(self, config: Any) -> None:
         self.extras = config.extras
@@ -27,7 +28,7 @@ class Maker:
         return 0
 
     def batch_key(self, chunk: Any, state: int) -> object:
-        return None
+        return self.extras.get("batch_key")
 
     def cost(self, chunk: Any) -> int:
         return 1

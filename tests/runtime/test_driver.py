@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omnistage.config.stage import OutputEdge, arena_nbytes
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.event_log import first_difference, read_log
 from omnistage.runtime.plan import plan_processes
@@ -181,6 +182,21 @@ def test_when_traffic_stops_nothing_is_held(tmp_path: Path) -> None:
     assert eventually(
         lambda: not any(gauges.get(figure, 0) for gauges in runtime.status().gauges.values() for figure in figures)
     )
+
+
+def test_a_full_arena_does_not_lock_up_its_readers(tmp_path: Path) -> None:
+    """Fault: younger requests, whose turn at the next stage has not come, fill the arena that the one whose turn it is needs.
+    Eight first items fill it; the room of the one that is read goes to the ninth, and the reader's next item finds none."""
+    sends = (OutputEdge(target=1, later=2, adaptive=False, item_nbytes=136_000),)
+    together = {"outputs": sends, "final_output_type": None, "extras": {"batch_key": "all"}, "max_num_seqs": 16}
+    stages = (
+        stage(0, "counter", tmp_path, **together),
+        stage(1, "voice", tmp_path, sources=(0,), max_num_seqs=1, lookahead=0),
+    )
+    made.append(Driver(machine(stages), plan_processes(stages, arena_nbytes=arena_nbytes(2**20, 1))))
+    made[-1].start()
+    callers = [Caller(made[-1], request(str(number), items=3, samples=17_000, pause_s=0.01)) for number in range(9)]
+    assert [caller.end(10.0).outcome for caller in callers] == ["finished"] * 9
 
 
 # ---- what is left behind ----
