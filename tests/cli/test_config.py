@@ -97,3 +97,18 @@ def test_an_error_is_one_line_without_a_traceback(args: list[str], error: str) -
 def test_reference_prints_the_page() -> None:
     """Fault: a page on the command line that is not the documented one."""
     assert run("reference").stdout == reference_page()
+
+
+def test_diff_shows_what_another_file_changes(tmp_path: Path) -> None:
+    """Fault: a key that changed and is not shown, or one that did not change and is."""
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text("stages: [{stage_id: 0, threads: 2, env: {A: b}}]")
+    new.write_text("{async_chunk: false, stages: [{stage_id: 0, threads: 3}]}")
+    result = run("diff", "sample", str(old), str(new), "--stage-1-threads", "4")
+    assert result.exit_code == 0
+    assert sorted(result.stdout.splitlines()) == [
+        "async_chunk: true -> false",
+        "stages.0.env.A: b -> null",
+        "stages.0.threads: 2 -> 3",
+    ]
+    assert run("diff", "sample", str(old), str(old)).stdout == ""

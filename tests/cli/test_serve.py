@@ -29,13 +29,14 @@ def call(*words: str) -> object:
 
 def test_flags_and_overrides(served: list[ServeOptions]) -> None:
     """Fault: a flag that is accepted and has no effect."""
-    words = "m --omni --host 0.0.0.0 --port 0 --api-key k --deploy-config f.yaml --pipeline p --no-async-chunk"
+    words = "m --omni --host 0.0.0.0 --port 0 --api-key k --deploy-config f.yaml --pipeline p --platform cuda --no-async-chunk"
     assert call(*words.split(), "--stage-0-max-num-seqs", "4", "--request-timeout-s=5") == 0
     [options] = served
     assert (options.model, options.host, options.port, options.api_key) == ("m", "0.0.0.0", 0, "k")
     assert options.deploy_config == "f.yaml"
     assert options.overrides() == {
         "pipeline": "p",
+        "platform": "cuda",
         "async_chunk": False,
         "stage_0_max_num_seqs": 4,
         "request_timeout_s": 5,

@@ -55,6 +55,17 @@ def test_a_pipeline_can_be_named(folder: Path) -> None:
         resolved(str(folder), overrides={"pipeline": "nosuch"})
 
 
+def test_a_platform_can_be_named(folder: Path, tmp_path: Path) -> None:
+    """Fault: the section of another platform holds, or a platform that there is not is passed over."""
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text("platforms: {cuda: {lookahead: 5}}")
+    named = resolved(str(folder), deploy_config=str(deploy), overrides={"platform": "cuda"})
+    assert (named.deploy.platform, named.stages[0].lookahead) == ("cuda", 5)
+    assert resolved(str(folder), deploy_config=str(deploy)).stages[0].lookahead == 2
+    with pytest.raises(ConfigError, match="platform: 'tpu' is not accepted"):
+        resolved(str(folder), overrides={"platform": "tpu"})
+
+
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     """Fault: a model that does not exist is found out when a stage starts."""
     with pytest.raises(ModelNotFoundError, match="no such folder"):

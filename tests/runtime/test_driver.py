@@ -188,7 +188,12 @@ def test_a_full_arena_does_not_lock_up_its_readers(tmp_path: Path) -> None:
     """Fault: younger requests, whose turn at the next stage has not come, fill the arena that the one whose turn it is needs.
     Eight first items fill it; the room of the one that is read goes to the ninth, and the reader's next item finds none."""
     sends = (OutputEdge(target=1, later=2, adaptive=False, item_nbytes=136_000),)
-    together = {"outputs": sends, "final_output_type": None, "extras": {"batch_key": "all"}, "max_num_seqs": 16}
+    together: dict[str, Any] = {
+        "outputs": sends,
+        "final_output_type": None,
+        "extras": {"batch_key": "all"},
+        "max_num_seqs": 16,
+    }
     stages = (
         stage(0, "counter", tmp_path, **together),
         stage(1, "voice", tmp_path, sources=(0,), max_num_seqs=1, lookahead=0),

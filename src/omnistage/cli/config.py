@@ -1,17 +1,17 @@
-"""`omnistage config show|check|reference`: what would run and why, what is wrong, which keys there are. Starts nothing."""
+"""`omnistage config show|check|diff|reference`: what would run and why, what is wrong, what another file changes, which keys
+there are. Starts nothing."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
 from omnistage.cli.overrides import parse_overrides
-from omnistage.config.keys import PLATFORMS
-from omnistage.config.listing import memory, rows
+from omnistage.config.listing import differences, memory, rows
 from omnistage.config.problems import problems_of
 from omnistage.config.reference import reference_page
 from omnistage.config.resolution import OmniConfigResolution
@@ -22,12 +22,6 @@ from omnistage.models.registry import REGISTRY
 app = typer.Typer(name="config", help="Show or check the configuration of a model.", no_args_is_help=True)
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
-_HELP_MODEL = "A built-in name or a model's folder; overrides such as --stage-0-threads 2 stand after it."
-
-Model = Annotated[str, typer.Argument(help=_HELP_MODEL)]
-DeployConfigFile = Annotated[Path | None, typer.Option("--deploy-config", help="YAML deploy file.")]
-PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Name of the pipeline, in place of detection.")]
-Platform = Annotated[str, typer.Option("--platform", help=f"Platform section to use: {', '.join(PLATFORMS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -37,7 +31,7 @@ def show(
     model: Model,
     deploy_config: DeployConfigFile = None,
     pipeline: PipelineName = None,
-    platform: Platform = "cpu",
+    platform: Platform = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every key, its value and where it came from."""
@@ -58,7 +52,7 @@ def check(
     model: Model,
     deploy_config: DeployConfigFile = None,
     pipeline: PipelineName = None,
-    platform: Platform = "cpu",
+    platform: Platform = None,
 ) -> None:
     """Print everything that is wrong (exit code 1), or what the configuration takes."""
     resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
@@ -76,6 +70,21 @@ def check(
     print("ok")
 
 
+@app.command(context_settings=_OVERRIDES)
+def diff(
+    context: typer.Context,
+    model: Model,
+    old: Annotated[str, typer.Argument(help="YAML deploy file.")],
+    new: Annotated[str, typer.Argument(help="The file to compare with it.")],
+    pipeline: PipelineName = None,
+    platform: Platform = None,
+) -> None:
+    """Print every key that the two files make different, with both values."""
+    before, after = (_resolved(model, context.args, file, pipeline, platform) for file in (old, new))
+    for change in differences(before, after):
+        print(f"{change.key}: {_text(change.before)} -> {_text(change.after)}")
+
+
 @app.command()
 def reference() -> None:
     """Print the reference page of all keys."""
@@ -83,7 +92,7 @@ def reference() -> None:
 
 
 def _resolved(
-    model: str, args: list[str], deploy_config: Path | None, pipeline: str | None, platform: str
+    model: str, args: list[str], deploy_config: str | None, pipeline: str | None, platform: str | None
 ) -> OmniConfigResolution:
     try:
         if model.startswith("-"):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from tqdm import tqdm
 
+from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
 from omnistage.cli.overrides import parse_overrides
 from omnistage.config.env import log_level
 from omnistage.core.errors import InvalidRequestError, StageUnavailableError
@@ -29,7 +30,7 @@ _START_TIMEOUT_S = 600.0
 
 def run(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A built-in name or a model's folder.")],
+    model: Model,
     prompt: Annotated[str, typer.Option(help="What to say to the model.")],
     out: Annotated[Path | None, typer.Option(help="File for the speech: .wav, .flac, .mp3, .opus, .pcm.")] = None,
     modalities: Annotated[str | None, typer.Option(help="What to make, such as text,audio.")] = None,
@@ -37,14 +38,13 @@ def run(
     max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token every time.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
-    deploy_config: Annotated[str | None, typer.Option(help="YAML deploy file.")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="Name of the pipeline, in place of detection.")] = None,
+    deploy_config: DeployConfigFile = None,
+    pipeline: PipelineName = None,
+    platform: Platform = None,
 ) -> None:
     """Answer one prompt, without a server. Configuration keys are flags too: --stage-0-threads 2."""
     configure_logging("warning" if log_level() == "info" else log_level())
-    overrides = parse_overrides(context.args)
-    if pipeline is not None:
-        overrides["pipeline"] = pipeline
+    overrides = parse_overrides(context.args, pipeline=pipeline, platform=platform)
     given = {"voice": voice, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     fields = {name: value for name, value in given.items() if value is not None}
     wants = asked_modalities(modalities, out)

@@ -18,10 +18,10 @@ from omnistage.core.errors import ConfigError, did_you_mean
 _WORDS_OF_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 
 
-def parse_overrides(args: list[str]) -> dict[str, Any]:
-    """The overrides in `args`. Raises ConfigError for an unknown flag (with a near one), a flag without its value, and a
-    word that belongs to no flag."""
-    return dict(_overrides(list(args)))
+def parse_overrides(args: list[str], **named: Any) -> dict[str, Any]:
+    """The overrides in `args`, and those of `named`, which have options of their own (None was not given). Raises ConfigError
+    for an unknown flag (with a near one), a flag without its value, and a word that belongs to no flag."""
+    return {**dict(_overrides(list(args))), **{name: value for name, value in named.items() if value is not None}}
 
 
 def _overrides(waiting: list[str]) -> Iterator[tuple[str, Any]]:

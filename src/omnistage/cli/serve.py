@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
 from omnistage.config.env import log_level
 from omnistage.obs.log import configure_logging
 from omnistage.serve.boot import serve
@@ -17,12 +18,13 @@ from omnistage.serve.options import DEFAULT_PORT, ServeOptions
 
 def run(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A built-in name or a model's folder.")],
-    deploy_config: Annotated[str | None, typer.Option(help="YAML deploy file.")] = None,
+    model: Model,
+    deploy_config: DeployConfigFile = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
     api_key: Annotated[str | None, typer.Option(help="Key that every route but /health asks for.")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="Name of the pipeline, in place of detection.")] = None,
+    pipeline: PipelineName = None,
+    platform: Platform = None,
     async_chunk: Annotated[
         bool | None, typer.Option(help="Stages hand on while they work, or only at the end.")
     ] = None,
@@ -35,14 +37,13 @@ def run(
         host=host,
         port=port,
         deploy_config=deploy_config,
-        overrides=partial(overrides_of, context.args, pipeline, async_chunk),
+        overrides=partial(overrides_of, context.args, pipeline=pipeline, platform=platform, async_chunk=async_chunk),
         api_key=api_key,
     )
     raise typer.Exit(serve(options))
 
 
-def overrides_of(words: list[str], pipeline: str | None, async_chunk: bool | None) -> Mapping[str, Any]:
-    """The configuration keys among the flags. Raises ConfigError for a flag that is none."""
-    flags = importlib.import_module("omnistage.cli.overrides")  # costs more than all that the port needs to answer
-    named = {"pipeline": pipeline, "async_chunk": async_chunk}
-    return {**flags.parse_overrides(words), **{name: value for name, value in named.items() if value is not None}}
+def overrides_of(words: list[str], **named: Any) -> Mapping[str, Any]:
+    """As `cli.overrides.parse_overrides`, whose module costs more than all that the port needs to answer."""
+    parsed: Mapping[str, Any] = importlib.import_module("omnistage.cli.overrides").parse_overrides(words, **named)
+    return parsed

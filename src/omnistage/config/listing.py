@@ -19,6 +19,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """`before` and `after` are None where the key has no place."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
 class StageMemory:
     """What one replica of a stage may take beside its weights, in bytes: its KV cache, and its requests' inputs at most."""
 
@@ -41,6 +50,16 @@ def rows(resolution: OmniConfigResolution) -> tuple[Row, ...]:
         for process in resolution.processes
     )
     return tuple(found)
+
+
+def differences(before: OmniConfigResolution, after: OmniConfigResolution) -> tuple[Difference, ...]:
+    """The keys whose values two configurations disagree about, in the order of the first."""
+    old, new = ({row.key: row.value for row in rows(resolution)} for resolution in (before, after))
+    return tuple(
+        Difference(key, old.get(key), new.get(key))
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    )
 
 
 def memory(resolution: OmniConfigResolution) -> tuple[StageMemory, ...]:

@@ -35,10 +35,13 @@ platforms:                # {", ".join(PLATFORMS)}
     stages: [{{stage_id: 0, threads: 2}}]
 ```
 
+`--platform cuda`, or `Omni(model, platform="cuda")`, chooses the platform's section; cpu's where none is named.
+
 Which value wins: call or command line (`--stage-0-threads 2` beats `--threads 2`) > platform section > stage entry >
 pipeline-wide > `base_config` > default. Nothing and `null` mean "not given"; `0`, `""` and `false` are values. Mappings
 (`env`, `voices`, `default_sampling_params`) are merged entry by entry. `omnistage config show MODEL` prints every value and
-where it came from, `omnistage config check MODEL` everything that is wrong. In Python and on the command line the keys have
+where it came from, `omnistage config check MODEL` everything that is wrong, `omnistage config diff MODEL OLD NEW` what two
+deploy files make different. In Python and on the command line the keys have
 the same names: `Omni(model, stage_0_threads=2)`, `--stage-0-threads 2`, `--no-async-chunk`.
 """
 

@@ -33,14 +33,16 @@ def resolve_omni_config(
     registry: Mapping[str, str],
     deploy_config: str | Path | None = None,
     pipeline: str | None = None,
-    platform: str = "cpu",
+    platform: str | None = None,
 ) -> OmniConfigResolution:
     """The plan for `model`: a built-in name or a folder.
 
     `overrides`: names of keys, `stage_<id>_<key>` (an alias of the pipeline may stand for the id), `edges`, `connectors`.
-    `deploy_config` None takes the pipeline's own file, if it names one. `pipeline` is a name of `registry`.
+    `deploy_config` None takes the pipeline's own file, if it names one. `pipeline` is a name of `registry`, `platform`
+    the section of deploy files that holds (PLATFORMS[0] if None).
     Raises ConfigError with everything that is wrong, ModelNotFoundError, and what the pipeline's `locate` raises.
     """
+    platform = PLATFORMS[0] if platform is None else platform
     if platform not in PLATFORMS:
         raise ConfigError.of("platform", platform, ", ".join(PLATFORMS))
     problems = ProblemsState()

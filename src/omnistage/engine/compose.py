@@ -33,10 +33,11 @@ log = logging.getLogger("omnistage.engine")
 def resolved(
     model: str, *, deploy_config: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> OmniConfigResolution:
-    """The configuration of `model`. `pipeline` among the overrides names a pipeline of the registry."""
+    """The configuration of `model`. Among the overrides `pipeline` names a pipeline of the registry, `platform` a section
+    of deploy files."""
     given = dict(overrides or {})
-    pipeline = given.pop("pipeline", None)
-    resolution = resolve_omni_config(model, given, registry=REGISTRY, deploy_config=deploy_config, pipeline=pipeline)
+    named = {"pipeline": given.pop("pipeline", None), "platform": given.pop("platform", None)}
+    resolution = resolve_omni_config(model, given, registry=REGISTRY, deploy_config=deploy_config, **named)
     for warning in resolution.warnings:
         log.warning("%s", warning)
     return resolution
