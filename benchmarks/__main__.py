@@ -9,10 +9,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import start
+from benchmarks import machine, start
 from benchmarks.rows import Benchmark, Row
 
-BENCHMARKS: tuple[Benchmark, ...] = (*start.BENCHMARKS,)
+BENCHMARKS: tuple[Benchmark, ...] = (*start.BENCHMARKS, *machine.BENCHMARKS)
 OUT = Path("out/bench.json")
 
 
