@@ -9,10 +9,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import machine, start
+from benchmarks import handoff, machine, start
 from benchmarks.rows import Benchmark, Row
 
-BENCHMARKS: tuple[Benchmark, ...] = (*start.BENCHMARKS, *machine.BENCHMARKS)
+BENCHMARKS: tuple[Benchmark, ...] = (*start.BENCHMARKS, *machine.BENCHMARKS, *handoff.BENCHMARKS)
 OUT = Path("out/bench.json")
 
 
