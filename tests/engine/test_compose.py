@@ -49,6 +49,13 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
 
 
+def test_a_runtime_records_where_it_is_asked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a record that is asked for and not kept."""
+    monkeypatch.setenv("OMNISTAGE_EVENT_LOG", str(folder / "events"))
+    runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm"})).close(0.0)
+    assert (folder / "events").is_file()
+
+
 def test_a_pipeline_can_be_named(folder: Path) -> None:
     """Fault: the name among the overrides is taken for an unknown key."""
     with pytest.raises(ConfigError, match="there is no pipeline 'nosuch'"):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from omnistage.config.env import event_log
 from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.resolve import resolve_omni_config
 from omnistage.config.stage import arena_edges, arena_nbytes
@@ -83,8 +84,8 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
 def runtime_of(resolution: OmniConfigResolution) -> Runtime:
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
-    machine, processes = Orchestrator(config), _process_plans(resolution)
-    return InlineRuntime(machine, processes) if resolution.deploy.inline else Driver(machine, processes)
+    kind = InlineRuntime if resolution.deploy.inline else Driver
+    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=event_log())
 
 
 def limits_of(deploy: DeployConfig) -> Limits:
