@@ -14,6 +14,7 @@ import omnistage
 PUBLIC = [
     "AsyncOmni",
     "DiffusionParams",
+    "GenerationParams",
     "MultimodalPayload",
     "Omni",
     "OmniError",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from omnistage.core.errors import OmniError
     from omnistage.core.output import OmniRequestOutput
-    from omnistage.core.params import DiffusionParams, SamplingParams
+    from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
     from omnistage.core.payload import MultimodalPayload
     from omnistage.engine.async_omni import AsyncOmni
     from omnistage.engine.omni import Omni
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncOmni",
     "DiffusionParams",
+    "GenerationParams",
     "MultimodalPayload",
     "Omni",
     "OmniError",
@@ -31,6 +32,7 @@ __all__ = [
 _HOME_OF = {
     "AsyncOmni": "omnistage.engine.async_omni",
     "DiffusionParams": "omnistage.core.params",
+    "GenerationParams": "omnistage.core.params",
     "MultimodalPayload": "omnistage.core.payload",
     "Omni": "omnistage.engine.omni",
     "OmniError": "omnistage.core.errors",
