@@ -64,5 +64,5 @@ def test_a_record_is_kept_where_the_user_says_and_nowhere_unasked(
     assert event_log() == tmp_path / "events"
     for wrong in (tmp_path, tmp_path / "nowhere" / "events"):
         monkeypatch.setenv("OMNISTAGE_EVENT_LOG", str(wrong))
-        with pytest.raises(ConfigError, match="OMNISTAGE_EVENT_LOG: .* accepted: a file in a folder that exists"):
+        with pytest.raises(ConfigError, match=r"OMNISTAGE_EVENT_LOG: .* accepted: a file in a folder that exists"):
             event_log()
