@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from omnistage.config.stage import arena_nbytes
 from omnistage.connectors.base import OmniConnector
 from omnistage.connectors.inproc import InprocConnector
-from omnistage.connectors.shm import ShmConnector, create_arena
+from omnistage.connectors.memory import create_arena
+from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 

@@ -8,7 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from omnistage.connectors.shm import ShmConnector, create_arena
+from omnistage.connectors.memory import create_arena
+from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError
 from omnistage.core.payload import MultimodalPayload, Tensor
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
-from omnistage.connectors.shm import create_arena
+from omnistage.connectors.memory import create_arena
 from omnistage.runtime.launch import Launched, launch_worker
 from omnistage.runtime.plan import plan_processes
 from tests.runtime.harness import alive, eventually, stage

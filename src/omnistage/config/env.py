@@ -45,3 +45,8 @@ def log_level() -> str:
     if level.lower() not in LEVELS:
         raise ConfigError.of("OMNISTAGE_LOG_LEVEL", level, ", ".join(LEVELS))
     return level.lower()
+
+
+def wants_named_memory() -> bool:
+    """Shared memory is made below /dev/shm although the kernel has memory files (memfd): `OMNISTAGE_NAMED_MEMORY` is 1."""
+    return os.environ.get("OMNISTAGE_NAMED_MEMORY") == "1"

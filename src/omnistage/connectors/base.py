@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from omnistage.config.stage import EdgeId
+from omnistage.core.errors import ConnectorError
 from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorPlace
 
 INLINE_NBYTES = 64 * 1024
@@ -67,12 +68,21 @@ def write(payload: MultimodalPayload, places: tuple[TensorPlace, ...], view: mem
 
 
 def read(ref: PayloadRef, view: memoryview) -> MultimodalPayload:
-    """The payload of `ref` over `view`, whose first byte is the payload's first. Views come out read-only."""
+    """The payload of `ref` over `view`, whose first byte is the payload's first. Views come out read-only. Raises
+    ConnectorError for a tensor that does not lie in it."""
     frozen = view.toreadonly()
-    tensors = {
-        place.name: Tensor(place.spec, frozen[place.offset : place.offset + place.spec.nbytes]) for place in ref.tensors
-    }
+    tensors = {place.name: Tensor(place.spec, _cut(place, frozen)) for place in ref.tensors}
     return MultimodalPayload(tensors, ref.metadata)
+
+
+def _cut(place: TensorPlace, view: memoryview) -> memoryview:
+    """References come from other processes: what they say is believed only as far as it stays within the payload."""
+    spec = place.spec
+    is_whole = spec.dtype in DTYPE_NBYTES and min(spec.shape, default=0) >= 0
+    if not is_whole or place.offset < 0 or place.offset + spec.nbytes > len(view):
+        what = f"tensor {place.name!r} ({spec.dtype} {list(spec.shape)}) at {place.offset}"
+        raise ConnectorError(f"{what} does not lie in its payload of {len(view)} bytes")
+    return view[place.offset : place.offset + spec.nbytes]
 
 
 def inline_ref(payload: MultimodalPayload, *, connector: str, owner: str, epoch: int, key: int) -> PayloadRef | None:

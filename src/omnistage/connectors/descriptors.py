@@ -6,6 +6,7 @@ Messages keep their borders (SOCK_SEQPACKET); each is a small JSON header with a
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import Any
@@ -24,6 +25,17 @@ def send_descriptor(line: socket.socket, header: dict[str, Any], descriptor: int
     """Sends `header` and, if given, a duplicate of `descriptor`. OSError when the other end is gone or its buffer is full."""
     descriptors = [] if descriptor is None else [descriptor]
     socket.send_fds(line, [msgspec.json.encode(header)], descriptors)
+
+
+def offer_descriptor(line: socket.socket, header: dict[str, Any], descriptor: int) -> bool:
+    """As `send_descriptor`, but False instead of waiting, whatever the mode of `line`, while its other end does not read."""
+    try:
+        socket.send_fds(line, [msgspec.json.encode(header)], [descriptor], socket.MSG_DONTWAIT)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS):
+            return False
+        raise
+    return True
 
 
 def receive_descriptor(line: socket.socket) -> tuple[dict[str, Any], int | None] | None:

@@ -13,6 +13,7 @@ import threading
 
 from omnistage.config.stage import EdgeId
 from omnistage.connectors.base import check_spec
+from omnistage.connectors.budget import BudgetState
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 
@@ -27,32 +28,26 @@ class InprocConnector:
     ) -> None:
         self._owner = owner
         self._epoch = epoch
-        self._capacity_nbytes = capacity_nbytes
         self._verify = verify
         self._lock = threading.Lock()
-        self._held: dict[int, tuple[MultimodalPayload, int, bytes]] = {}
-        self._beyond: dict[EdgeId, int] = {}
-        self._used_nbytes = 0
+        self._budget = BudgetState(capacity_nbytes)
+        self._held: dict[int, tuple[MultimodalPayload, bytes]] = {}
         self._stale_releases = 0
         self._keys = itertools.count()
 
     def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
         check_spec(payload)
         nbytes = payload.nbytes
-        if nbytes > self._capacity_nbytes:
+        if nbytes > self._budget.capacity_nbytes:
             raise PayloadTooLargeError(
-                f"a payload of {nbytes} bytes exceeds the connector's {self._capacity_nbytes} bytes"
+                f"a payload of {nbytes} bytes exceeds the connector's {self._budget.capacity_nbytes} bytes"
             )
         digest = _digest(payload) if self._verify else b""
+        key = next(self._keys)
         with self._lock:
-            is_full = self._used_nbytes + nbytes > self._capacity_nbytes
-            if is_full and (oldest_of is None or self._beyond.get(oldest_of) in self._held):
+            if not self._budget.take(key, nbytes, oldest_of):
                 return None
-            key = next(self._keys)
-            if is_full and oldest_of is not None:
-                self._beyond[oldest_of] = key
-            self._held[key] = (payload, nbytes, digest)
-            self._used_nbytes += nbytes
+            self._held[key] = (payload, digest)
         return PayloadRef(self.name, self._owner, self._epoch, key, metadata=dict(payload.metadata), nbytes=nbytes)
 
     def can_read(self, ref: PayloadRef) -> bool:
@@ -60,26 +55,29 @@ class InprocConnector:
 
     def get(self, ref: PayloadRef) -> MultimodalPayload:
         with self._lock:
-            entry = self._held.get(ref.key)
+            entry = self._held.get(ref.key) if self._is_mine(ref) else None
         if entry is None:
             raise ConnectorError(f"payload {ref.key} has been released")
         return entry[0]
 
     def release(self, ref: PayloadRef) -> None:
         with self._lock:
-            entry = self._held.pop(ref.key, None)
+            entry = self._held.pop(ref.key, None) if self._is_mine(ref) else None
             if entry is None:
                 self._stale_releases += 1
                 return
-            self._used_nbytes -= entry[1]
-        if self._verify and _digest(entry[0]) != entry[2]:
+            self._budget.give_back(ref.key)
+        if self._verify and _digest(entry[0]) != entry[1]:
             raise ConnectorError(f"payload {ref.key} was written to after it had been handed over")
+
+    def _is_mine(self, ref: PayloadRef) -> bool:
+        return (ref.owner, ref.epoch) == (self._owner, self._epoch)
 
     def health(self) -> dict[str, float]:
         with self._lock:
             return {
-                "used_nbytes": self._used_nbytes,
-                "capacity_nbytes": self._capacity_nbytes,
+                "used_nbytes": self._budget.used_nbytes,
+                "capacity_nbytes": self._budget.capacity_nbytes,
                 "payloads": len(self._held),
                 "stale_releases": self._stale_releases,
             }
@@ -87,7 +85,7 @@ class InprocConnector:
     def close(self) -> None:
         with self._lock:
             self._held.clear()
-            self._used_nbytes = 0
+            self._budget.clear()
 
 
 def _digest(payload: MultimodalPayload) -> bytes:

@@ -10,7 +10,8 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from omnistage.connectors.shm import ShmConnector, create_arena
+from omnistage.connectors.memory import create_arena
+from omnistage.connectors.shm import ShmConnector
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 
 
