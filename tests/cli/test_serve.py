@@ -1,5 +1,7 @@
 """`omnistage serve`: what the flags become."""
 
+from pathlib import Path
+
 import pytest
 
 from omnistage.cli import serve as command
@@ -48,6 +50,16 @@ def test_what_was_not_said_is_not_overridden(served: list[ServeOptions]) -> None
     assert call("m") == 0
     assert served[0].overrides() == {}
     assert (served[0].port, served[0].host, served[0].api_key) == (8091, "127.0.0.1", None)
+
+
+def test_what_is_for_looking_into_is_off_unless_asked_for(served: list[ServeOptions]) -> None:
+    """Fault: a server that writes requests into a file, or shows its inside, without having been told to."""
+    call("m")
+    call("m", "--debug", "--record-events", "events.jsonl")
+    assert [(options.debug, options.record_events) for options in served] == [
+        (False, None),
+        (True, Path("events.jsonl")),
+    ]
 
 
 def test_async_chunk_has_three_states(served: list[ServeOptions]) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from omnistage.config.stage import OutputEdge, arena_nbytes
+from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.driver import Driver
-from omnistage.runtime.event_log import first_difference, read_log
+from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.plan import plan_processes
 from tests.runtime.harness import (
     Caller,
@@ -332,8 +333,8 @@ def test_a_recorded_life_replays_to_the_same_commands(tmp_path: Path) -> None:
     runtime.close(0.0)
     kinds = {type(entry.event).__name__ for entry in read_log(record)}
     assert {"NoneType", "Arrived", "ReplicaUp", "ReplicaDown", "Reported", "ClientTook", "ShutdownRequested"} <= kinds
-    assert first_difference(record, machine(stages, restart_first_s=0.1)) is None
-    assert first_difference(record, machine(stages, restart_first_s=9.0)) is not None
+    assert replay(record, Orchestrator).difference is None
+    assert replay(record, lambda _: machine(stages, restart_first_s=9.0)).difference is not None
 
 
 def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:

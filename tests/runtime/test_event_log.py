@@ -1,12 +1,20 @@
 """The record of a machine's life, with a machine that says what it is told to say."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.payload import PayloadRef
-from omnistage.runtime.event_log import EventLog, first_difference, read_log
+from omnistage.orchestrator.plan import EdgePlan, OrchestratorConfig, StagePlan
+from omnistage.runtime.event_log import EventLog, read_head, read_log, replay
 from omnistage.wire.messages import Command, Emitted, Event, Release, Reported, StartReplica, Tick, WakeAt
 
+CONFIG = OrchestratorConfig(
+    (StagePlan(3, "thinker", "main", final_output_type="text"),), (EdgePlan(3, 4),), {"main": 2}
+)
 REF = PayloadRef("shm", "p/0", 1, 7, metadata={"text": "é"}, nbytes=3, inline=b"\x00\xff\x01")
 EMITTED = Emitted(request_id="r", attempt=1, source=0, target=-1, seq=0, ref=REF, last=True)
 
@@ -14,8 +22,8 @@ EMITTED = Emitted(request_id="r", attempt=1, source=0, target=-1, seq=0, ref=REF
 class Parrot:
     """Asks to be woken `pause` later at every Tick, and releases every ref."""
 
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
+    def __init__(self, pause: float, config: OrchestratorConfig = CONFIG) -> None:
+        self.pause, self.config = pause, config
 
     def start(self, now: float) -> list[Command]:
         return [StartReplica(process="p", replica=0, epoch=1), WakeAt(time=now + self.pause)]
@@ -29,25 +37,96 @@ class Parrot:
         return {}
 
 
-def record(path: Path, machine: Parrot) -> None:
-    log = EventLog(path)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A record of three entries."""
+    log, machine = EventLog(tmp_path / "log", CONFIG), Parrot(1.0)
     log.record(1.0, None, machine.start(1.0))
     for event in (Tick(now=2.5), Reported(now=3.0, process="p", replica=0, epoch=1, items=(EMITTED,))):
         log.record(event.now, event, machine.handle(event))
     log.close()
+    return tmp_path / "log"
 
 
-def test_events_and_commands_survive_the_file(tmp_path: Path) -> None:
+def of(pause: float) -> Callable[[OrchestratorConfig], Parrot]:
+    return lambda config: Parrot(pause, config)
+
+
+def test_events_and_commands_survive_the_file(path: Path) -> None:
     """Fault: bytes or nested messages that do not come back as they were."""
-    record(tmp_path / "log", Parrot(1.0))
-    entries = list(read_log(tmp_path / "log"))
+    entries = list(read_log(path))
     assert [type(entry.event) for entry in entries] == [type(None), Tick, Reported]
     assert entries[2].commands == [Release(ref=REF)]
 
 
-def test_replay_finds_the_first_difference(tmp_path: Path) -> None:
-    """Fault: a replay that agrees with everything."""
-    record(tmp_path / "log", Parrot(1.0))
-    assert first_difference(tmp_path / "log", Parrot(1.0)) is None
-    different = first_difference(tmp_path / "log", Parrot(2.0))
-    assert different is not None and different.startswith("line 1:")
+def test_the_head_holds_all_that_the_machine_was_made_of(path: Path) -> None:
+    """Fault: a log that replays only where the deployment it was recorded with is still at hand."""
+    assert read_head(path).config == CONFIG
+    made: list[OrchestratorConfig] = []
+
+    def make(config: OrchestratorConfig) -> Parrot:
+        made.append(config)
+        return Parrot(1.0, config)
+
+    replay(path, make)
+    assert made == [CONFIG]
+
+
+def test_replay_finds_the_first_difference(path: Path) -> None:
+    """Fault: a replay that agrees with everything, or that does not say where it parted."""
+    assert replay(path, of(1.0)).difference is None
+    assert replay(path, of(1.0)).entries == 3
+    said = replay(path, of(2.0)).difference
+    assert said is not None
+    line, recorded, replayed = said.splitlines()
+    assert line.startswith("line 2: the start")
+    assert (recorded.strip(), replayed.strip()) == (
+        'command 2 recorded: {"type":"WakeAt","time":2.0}',
+        'command 2 replayed: {"type":"WakeAt","time":3.0}',
+    )
+
+
+def test_commands_that_are_missing_or_too_many_are_a_difference(path: Path) -> None:
+    """Fault: only the commands that both answers have are compared."""
+
+    class Silent(Parrot):
+        def handle(self, event: Event) -> list[Command]:
+            return []
+
+    said = replay(path, lambda _: Silent(1.0)).difference
+    assert said is not None and said.startswith("line 3:") and said.endswith("command 1 replayed: none")
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(path: Path) -> None:
+    """Fault: the record of a server that was killed cannot be read, which is when it is wanted."""
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(list(read_log(path))) == 2
+
+
+def test_what_is_no_record_is_told(path: Path, tmp_path: Path) -> None:
+    """Fault: a traceback for a wrong file, or another version's record that is taken for one of this."""
+    (tmp_path / "other").write_text("hello\n")
+    (tmp_path / "later").write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    lines = path.read_bytes().splitlines(keepends=True)
+    (tmp_path / "broken").write_bytes(lines[0] + b"{}\n" + lines[1])
+    for name, match in (
+        ("missing", "a file that can be read"),
+        ("other", "a recorded event log"),
+        ("later", "format 1"),
+        ("broken", "line 2"),
+    ):
+        with pytest.raises(InvalidRequestError, match=match):
+            replay(tmp_path / name, of(1.0))
+    with pytest.raises(ConfigError, match=r"record_events: .* is not accepted"):
+        EventLog(tmp_path / "no" / "folder", CONFIG)
+
+
+def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """Fault: a file that is there for debugging brings the server down."""
+    log = EventLog(Path("/dev/full"), CONFIG)
+    log.record(1.0, None, [])
+    log.record(2.0, None, [])
+    log.close()
+    assert [record.message for record in caplog.records if "recorded no longer" in record.message] == [
+        "events are recorded no longer: [Errno 28] No space left on device"
+    ]

@@ -14,6 +14,7 @@ import pytest
 from omnistage.core.errors import ConnectorError, ErrorInfo
 from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
 from omnistage.core.request import OmniRequest
+from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.loop import RuntimeLoop, on_host
@@ -43,6 +44,10 @@ class Scripted:
 
     def __init__(self, **script: list[Command]) -> None:
         self.script, self.seen = script, list[Event]()
+
+    @property
+    def config(self) -> OrchestratorConfig:
+        return OrchestratorConfig(stages=())
 
     def start(self, now: float) -> list[Command]:
         return self.script.get("start", [])

@@ -22,8 +22,10 @@ COMMANDS = {
     "fetch": "omnistage.cli.fetch",
     "models": "omnistage.cli.models",
     "config": "omnistage.cli.config",
+    "debug": "omnistage.cli.debug",
     "collect-env": "omnistage.cli.collect_env",
 }
+_GROUPS = ("config", "debug")
 _WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 _TAKES_OVERRIDES = ("serve", "generate")
 
@@ -51,7 +53,7 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_root)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
         module: Any = importlib.import_module(COMMANDS[name])
-        if name == "config":
+        if name in _GROUPS:
             app.add_typer(module.app, name=name)
         else:
             settings = _WITH_OVERRIDES if name in _TAKES_OVERRIDES else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,11 @@ def run(
     async_chunk: Annotated[
         bool | None, typer.Option(help="Stages hand on while they work, or only at the end.")
     ] = None,
+    record_events: Annotated[
+        Path | None,
+        typer.Option(help="New file for all that is decided, for `omnistage debug`. It holds what is asked."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Open /debug/state.")] = False,
     omni: Annotated[bool, typer.Option("--omni", help="Accepted and without effect: this is what is served.")] = False,
 ) -> None:
     """Serve a model over HTTP. Configuration keys are flags too: --stage-0-max-num-seqs 4."""
@@ -39,6 +45,8 @@ def run(
         deploy_config=deploy_config,
         overrides=partial(overrides_of, context.args, pipeline=pipeline, platform=platform, async_chunk=async_chunk),
         api_key=api_key,
+        record_events=record_events,
+        debug=debug,
     )
     raise typer.Exit(serve(options))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omnistage.config.env import event_log
@@ -81,11 +82,12 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
     )
 
 
-def runtime_of(resolution: OmniConfigResolution) -> Runtime:
-    """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started."""
+def runtime_of(resolution: OmniConfigResolution, *, record_events: Path | None = None) -> Runtime:
+    """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started.
+    What the machine hears and says is recorded in `record_events`, or where the environment says."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
     kind = InlineRuntime if resolution.deploy.inline else Driver
-    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=event_log())
+    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events or event_log())
 
 
 def limits_of(deploy: DeployConfig) -> Limits:

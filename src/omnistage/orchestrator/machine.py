@@ -46,6 +46,11 @@ class Orchestrator:
     def __init__(self, config: OrchestratorConfig) -> None:
         self._state = MachineState(config)
 
+    @property
+    def config(self) -> OrchestratorConfig:
+        """What it was made of."""
+        return self._state.config
+
     def start(self, now: float) -> list[Command]:
         """Every replica is to be started; requests may arrive at once and are served as their stages come up."""
         self._state.now = now

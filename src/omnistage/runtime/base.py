@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
+from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.wire.messages import Command, Event
 
 
@@ -89,6 +90,10 @@ class RuntimeStatus:
 
 class Machine(Protocol):
     """What a runtime asks of the orchestrator."""
+
+    @property
+    def config(self) -> OrchestratorConfig:
+        """What it was made of; another one made of it answers the same events alike."""
 
     def start(self, now: float) -> list[Command]:
         """Called once, before any event."""

@@ -1,18 +1,35 @@
-"""A machine's life on record: every event with the commands it was answered by, one JSON object a line.
+"""A machine's life on record: its configuration, then every event with the commands it was answered by, one JSON object a line.
 
 What was recorded replays: a fresh machine of the same configuration gives the same commands for the same events. Knows nothing
-of what events mean. The file is for people who look for a fault; it holds requests in clear text.
+of what events mean. The file is for people who look for a fault; it holds requests in clear text, and grows while the runtime
+lives. Times are seconds of the recording host's monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
+from omnistage.core.errors import ConfigError, InvalidRequestError
+from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.runtime.base import Machine
 from omnistage.wire.messages import Command, Event
+
+FORMAT = 1
+"""Of the file; a reader refuses any other."""
+
+logger = logging.getLogger(__name__)
+
+
+class LogHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line: all that is needed to make the machine anew."""
+
+    format: int
+    config: OrchestratorConfig
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,34 +41,105 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """Appends entries to a new file at `path`; what is recorded is in the file when `record` returns."""
+    """Appends entries to a new file at `path`; what is recorded is in the file when `record` returns. A file that cannot be
+    written any more (a full disk) ends the record, not the runtime. Raises ConfigError where it cannot be made."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._encoder = msgspec.json.Encoder()
+    def __init__(self, path: Path, config: OrchestratorConfig) -> None:
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            accepted = f"a file that can be written ({error.strerror})"
+            raise ConfigError.of("record_events", str(path), accepted) from None
+        self._encoder = msgspec.json.Encoder(enc_hook=repr)
+        self._broken = False
+        self._write(LogHead(format=FORMAT, config=config))
 
     def record(self, now: float, event: Event | None, commands: list[Command]) -> None:
-        entry = LogEntry(now=now, event=event, commands=commands)
-        self._file.write(self._encoder.encode(entry) + b"\n")
+        if not self._broken:
+            self._write(LogEntry(now=now, event=event, commands=commands))
+
+    def _write(self, line: LogHead | LogEntry) -> None:
+        try:
+            self._file.write(self._encoder.encode(line) + b"\n")
+        except OSError as error:
+            self._broken = True
+            logger.error("events are recorded no longer: %s", error)
 
     def close(self) -> None:
         self._file.close()
 
 
+def read_head(path: Path) -> LogHead:
+    """Raises InvalidRequestError for a file that is none of these records, and for one of another version."""
+    with _opened(path) as file:
+        line = file.readline()
+    try:
+        head = msgspec.json.decode(line, type=LogHead)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequestError.of("file", str(path), f"a recorded event log ({error})") from None
+    if head.format != FORMAT:
+        raise InvalidRequestError.of("file", f"{path} of format {head.format}", f"format {FORMAT}")
+    return head
+
+
 def read_log(path: Path) -> Iterator[LogEntry]:
-    """The entries of a log, in order."""
+    """The entries of a log, in order. A last line that was cut off, as its writer was killed, is left out."""
     decoder = msgspec.json.Decoder(LogEntry)
-    with path.open("rb") as file:
-        for line in file:
-            yield decoder.decode(line)
+    with _opened(path) as file:
+        file.readline()
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                raise InvalidRequestError.of("file", f"{path}, line {number}", f"a recorded event ({error})") from None
 
 
-def first_difference(path: Path, machine: Machine) -> str | None:
-    """Replays a log through a fresh machine; None if every answer is the recorded one, else one line that says where not."""
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InvalidRequestError.of("file", str(path), f"a file that can be read ({error.strerror})") from None
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay came to: how many entries were compared, and the first that differs, in a few lines (None: none does)."""
+
+    entries: int
+    difference: str | None = None
+
+
+def replay(path: Path, make: Callable[[OrchestratorConfig], Machine]) -> Replay:
+    """Plays a log through a machine that `make` makes of the recorded configuration, up to the first difference."""
+    machine = make(read_head(path).config)
     encoder = msgspec.json.Encoder()
-    for number, entry in enumerate(read_log(path), start=1):
+    count = 0
+    for count, entry in enumerate(read_log(path), start=1):
         commands = machine.start(entry.now) if entry.event is None else machine.handle(entry.event)
-        recorded, replayed = encoder.encode(entry.commands), encoder.encode(commands)
-        if recorded != replayed:
-            return f"line {number}: {type(entry.event).__name__} gave {replayed.decode()}, recorded {recorded.decode()}"
-    return None
+        if encoder.encode(entry.commands) != encoder.encode(commands):
+            return Replay(entries=count, difference=_difference(count + 1, entry, commands))
+    return Replay(entries=count)
+
+
+def _difference(line: int, entry: LogEntry, commands: list[Command]) -> str:
+    """The event, and the first command in which the two answers part."""
+    encoder = msgspec.json.Encoder()
+    recorded = [encoder.encode(command).decode() for command in entry.commands]
+    replayed = [encoder.encode(command).decode() for command in commands]
+    same = next(
+        (index for index, pair in enumerate(zip(recorded, replayed, strict=False)) if pair[0] != pair[1]),
+        min(len(recorded), len(replayed)),
+    )
+    event = "the start" if entry.event is None else encoder.encode(entry.event).decode()
+    return "\n".join(
+        (
+            f"line {line}: {event}",
+            f"  command {same + 1} recorded: {_at(recorded, same)}",
+            f"  command {same + 1} replayed: {_at(replayed, same)}",
+        )
+    )
+
+
+def _at(commands: list[str], index: int) -> str:
+    return commands[index] if index < len(commands) else "none"

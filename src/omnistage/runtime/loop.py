@@ -63,7 +63,7 @@ class RuntimeLoop(ABC):
     ) -> None:
         self._machine = machine
         self._board = StatusBoardState(processes)
-        self._log = None if record_events_path is None else EventLog(record_events_path)
+        self._log = None if record_events_path is None else EventLog(record_events_path, machine.config)
         self._inbox = Inbox()
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="omnistage-runtime", daemon=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 DEFAULT_PORT = 8091
@@ -12,7 +13,8 @@ DEFAULT_PORT = 8091
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """`port` 0 takes any free one. `overrides` reads the configuration keys among the flags, once the port answers: knowing
-    all keys takes longer than answering. `api_key` None lets everyone in."""
+    all keys takes longer than answering. `api_key` None lets everyone in. `record_events` is a file for what the machine hears
+    and says; `debug` opens /debug/state."""
 
     model: str
     host: str = "127.0.0.1"
@@ -20,3 +22,5 @@ class ServeOptions:
     deploy_config: str | None = None
     overrides: Callable[[], Mapping[str, Any]] = dict
     api_key: str | None = None
+    record_events: Path | None = None
+    debug: bool = False
