@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.config.env import cache_dir, child_environment, event_log, log_level
+from omnistage.config.env import cache_dir, child_environment, log_level
 from omnistage.core.errors import ConfigError
 
 
@@ -52,17 +52,3 @@ def test_a_child_has_our_environment_and_its_own_on_top(monkeypatch: pytest.Monk
     monkeypatch.setenv("OMNISTAGE_TEST_B", "ours")
     child = child_environment({"OMNISTAGE_TEST_B": "its own"})
     assert (child["OMNISTAGE_TEST_A"], child["OMNISTAGE_TEST_B"]) == ("ours", "its own")
-
-
-def test_a_record_is_kept_where_the_user_says_and_nowhere_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault: requests written down unasked, or a server that dies of a folder that is not there."""
-    monkeypatch.delenv("OMNISTAGE_EVENT_LOG", raising=False)
-    assert event_log() is None
-    monkeypatch.setenv("OMNISTAGE_EVENT_LOG", str(tmp_path / "events"))
-    assert event_log() == tmp_path / "events"
-    for wrong in (tmp_path, tmp_path / "nowhere" / "events"):
-        monkeypatch.setenv("OMNISTAGE_EVENT_LOG", str(wrong))
-        with pytest.raises(ConfigError, match=r"OMNISTAGE_EVENT_LOG: .* accepted: a file in a folder that exists"):
-            event_log()

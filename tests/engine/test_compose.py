@@ -49,10 +49,10 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
 
 
-def test_a_runtime_records_where_it_is_asked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_records_where_it_is_asked_to(folder: Path) -> None:
     """Fault: a record that is asked for and not kept."""
-    monkeypatch.setenv("OMNISTAGE_EVENT_LOG", str(folder / "events"))
-    runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm"})).close(0.0)
+    resolution = resolved(str(folder), overrides={"pipeline": "causal_lm"})
+    runtime_of(resolution, record_events=folder / "events").close(0.0)
     assert (folder / "events").is_file()
 
 

@@ -27,18 +27,6 @@ def child_environment(values: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **values}
 
 
-def event_log() -> Path | None:
-    """Where everything that the orchestrator hears and says is recorded, requests in clear text: `OMNISTAGE_EVENT_LOG`. Raises
-    ConfigError for a file in a folder that there is not."""
-    named = os.environ.get("OMNISTAGE_EVENT_LOG")
-    if not named:
-        return None
-    path = Path(named).expanduser()
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError.of("OMNISTAGE_EVENT_LOG", named, "a file in a folder that exists")
-    return path
-
-
 def log_level() -> str:
     """What is logged where no flag says so: `OMNISTAGE_LOG_LEVEL`, else "info". Raises ConfigError for another word."""
     level = os.environ.get("OMNISTAGE_LOG_LEVEL") or "info"

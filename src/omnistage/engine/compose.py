@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omnistage.config.env import event_log
 from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.resolve import resolve_omni_config
 from omnistage.config.stage import arena_edges, arena_nbytes
@@ -84,10 +83,10 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
 
 def runtime_of(resolution: OmniConfigResolution, *, record_events: Path | None = None) -> Runtime:
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started.
-    What the machine hears and says is recorded in `record_events`, or where the environment says."""
+    What the machine hears and says is recorded in the file `record_events`."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
     kind = InlineRuntime if resolution.deploy.inline else Driver
-    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events or event_log())
+    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events)
 
 
 def limits_of(deploy: DeployConfig) -> Limits:
