@@ -1,19 +1,19 @@
 """The window of bytes to a caller."""
 
-from omnistage.orchestrator.client import ClientItem, ClientState
+from omnistage.orchestrator.client import ClientState, OutboundItem
 from omnistage.orchestrator.edges import Item
 from tests.orchestrator.traces import ref
 
 
-def media(seq: int, nbytes: int, source: int = 1) -> ClientItem:
-    return ClientItem(source, Item(seq, ref(seq, nbytes), last=False), windowed=True)
+def media(seq: int, nbytes: int, source: int = 1) -> OutboundItem:
+    return OutboundItem(source, Item(seq, ref(seq, nbytes), last=False), windowed=True)
 
 
-def text(seq: int) -> ClientItem:
-    return ClientItem(0, Item(seq, ref(1000 + seq, 10**9), last=False), windowed=False)
+def text(seq: int) -> OutboundItem:
+    return OutboundItem(0, Item(seq, ref(1000 + seq, 10**9), last=False), windowed=False)
 
 
-def seqs(items: list[ClientItem]) -> list[int]:
+def seqs(items: list[OutboundItem]) -> list[int]:
     return [item.item.seq for item in items]
 
 
@@ -51,7 +51,7 @@ def test_the_bare_end_keeps_its_place_and_is_nothing_to_take() -> None:
     client = ClientState(window_nbytes=10)
     client.offer(media(0, 10))
     client.offer(media(1, 10))
-    assert client.offer(ClientItem(1, Item(2, None, last=True), windowed=True)) == []
+    assert client.offer(OutboundItem(1, Item(2, None, last=True), windowed=True)) == []
     client.took(1, 0)
     assert seqs(client.pump()) == [1, 2]
     client.took(1, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.orchestrator.client import ClientItem
+from omnistage.orchestrator.client import OutboundItem
 from omnistage.orchestrator.edges import Item
 from omnistage.orchestrator.requests import AttemptState, RequestState, RunStatus
 from omnistage.wire.messages import CLIENT
@@ -21,7 +21,7 @@ def test_an_attempt_is_complete_when_every_stage_has_ended_and_nothing_is_held()
     assert not run.complete
     run.runs = dict.fromkeys(run.runs, RunStatus.ENDED)
     assert run.complete
-    run.client.held.append(ClientItem(0, Item(0, ref(1), last=True), windowed=True))
+    run.client.held.append(OutboundItem(0, Item(0, ref(1), last=True), windowed=True))
     assert not run.complete
 
 

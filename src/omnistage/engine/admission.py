@@ -48,8 +48,8 @@ class Ask:
     timeout_s: float | None = None
 
 
-def admit(model: ServedModel, ask: Ask, *, request_id: str | None = None) -> OmniRequest:
-    """The request, complete: ids, seeds and every stage's parameters are settled. Raises InvalidRequestError."""
+def admit(model: ServedModel, ask: Ask) -> OmniRequest:
+    """The request, complete: its id, seeds and every stage's parameters are settled. Raises InvalidRequestError."""
     prompt, named = read_prompt(model, ask.prompt)
     wants = read_modalities(model, ask.wants if named is None else named)
     params = stage_params(model, ask)
@@ -58,7 +58,7 @@ def admit(model: ServedModel, ask: Ask, *, request_id: str | None = None) -> Omn
     _check_priority(ask.priority)
     _require_sendable(prompt)
     return OmniRequest(
-        request_id=request_id or uuid4().hex,
+        request_id=uuid4().hex,
         prompt=prompt,
         wants=wants,
         stage_params=params,

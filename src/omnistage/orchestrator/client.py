@@ -14,8 +14,8 @@ from omnistage.orchestrator.edges import Item
 
 
 @dataclass(frozen=True, slots=True)
-class ClientItem:
-    """An item of `source` for the caller."""
+class OutboundItem:
+    """An item of `source` on its way to the caller."""
 
     source: int
     item: Item
@@ -32,25 +32,25 @@ class ClientState:
     """`in_flight` was sent and not yet taken; `held` waits for room."""
 
     window_nbytes: int
-    in_flight: dict[tuple[int, int], ClientItem] = field(default_factory=dict)
+    in_flight: dict[tuple[int, int], OutboundItem] = field(default_factory=dict)
     in_flight_nbytes: int = 0
-    held: deque[ClientItem] = field(default_factory=deque)
+    held: deque[OutboundItem] = field(default_factory=deque)
 
-    def offer(self, item: ClientItem) -> list[ClientItem]:
+    def offer(self, item: OutboundItem) -> list[OutboundItem]:
         """Returns the items to send now."""
         if not item.windowed:
             return [self._send(item)]
         self.held.append(item)
         return self.pump()
 
-    def pump(self) -> list[ClientItem]:
+    def pump(self) -> list[OutboundItem]:
         """Held items that pass now, in order."""
         passed = []
         while self.held and self._fits(self.held[0]):
             passed.append(self._send(self.held.popleft()))
         return passed
 
-    def took(self, source: int, seq: int) -> ClientItem | None:
+    def took(self, source: int, seq: int) -> OutboundItem | None:
         """The caller has taken an item; None if it is not in flight."""
         item = self.in_flight.pop((source, seq), None)
         if item is not None:
@@ -61,10 +61,10 @@ class ClientState:
         """What is held here, sent or not."""
         return [item.item.ref for item in (*self.in_flight.values(), *self.held)]
 
-    def _fits(self, item: ClientItem) -> bool:
+    def _fits(self, item: OutboundItem) -> bool:
         return self.in_flight_nbytes == 0 or self.in_flight_nbytes + item.nbytes <= self.window_nbytes
 
-    def _send(self, item: ClientItem) -> ClientItem:
+    def _send(self, item: OutboundItem) -> OutboundItem:
         if item.item.ref is not None:  # the bare end is nothing to take
             self.in_flight[item.source, item.item.seq] = item
             self.in_flight_nbytes += item.nbytes

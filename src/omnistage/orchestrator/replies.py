@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omnistage.orchestrator.client import ClientItem
+from omnistage.orchestrator.client import OutboundItem
 from omnistage.orchestrator.edges import EdgeState, Item
 from omnistage.orchestrator.ending import finish_if_complete
 from omnistage.orchestrator.requests import RequestState
@@ -14,7 +14,7 @@ from omnistage.wire.messages import CLIENT, ClientTook, Reply
 def offer(state: MachineState, request: RequestState, edge: EdgeState, item: Item) -> None:
     """An item, held already, for the caller."""
     windowed = edge.plan.windowed
-    passed = request.attempt.client.offer(ClientItem(edge.plan.source, item, windowed))
+    passed = request.attempt.client.offer(OutboundItem(edge.plan.source, item, windowed))
     _reply(state, request, passed)
     _watch(state, request)
 
@@ -37,7 +37,7 @@ def took(state: MachineState, event: ClientTook) -> None:
     finish_if_complete(state, request)
 
 
-def _reply(state: MachineState, request: RequestState, items: list[ClientItem]) -> None:
+def _reply(state: MachineState, request: RequestState, items: list[OutboundItem]) -> None:
     for sent in items:
         request.replied = True
         state.tell(

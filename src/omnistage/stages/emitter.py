@@ -34,7 +34,7 @@ Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
 
 
 @dataclass(slots=True)
-class EdgeState:
+class OutgoingEdgeState:
     """One outgoing edge of one request. `credits` None: not windowed. `immediate`: whatever is there leaves at once."""
 
     edge: OutputEdge
@@ -96,11 +96,11 @@ class EdgeState:
 
 
 @dataclass(slots=True)
-class RequestState:
+class OutgoingState:
     """The outgoing edges of one request; `done` is the engine's last word once it has ended it."""
 
     request: StageRequest
-    edges: dict[int, EdgeState]
+    edges: dict[int, OutgoingEdgeState]
     done: StageOutput | None = None
 
     @property
@@ -136,7 +136,7 @@ class Emitter:
         self._sends_text = final_output_type == "text"
         self._selects = dict(selects or {})
         self._max_gathered_nbytes = max_gathered_nbytes
-        self._requests: dict[str, RequestState] = {}
+        self._requests: dict[str, OutgoingState] = {}
         self.wants_room = False
 
     def __contains__(self, request_id: str) -> bool:
@@ -150,8 +150,8 @@ class Emitter:
             if edge is None:
                 raise StageFailedError(f"stage {self._stage} has no edge to stage {target}", stage=self._stage)
             is_text = self._sends_text and target == CLIENT
-            edges[target] = EdgeState(edge, None if is_text else windows.get(target), immediate=is_text)
-        self._requests[request.request_id] = RequestState(request, edges)
+            edges[target] = OutgoingEdgeState(edge, None if is_text else windows.get(target), immediate=is_text)
+        self._requests[request.request_id] = OutgoingState(request, edges)
 
     def close(self, request_id: str) -> None:
         """Forgets a request and what was gathered for it."""
@@ -201,7 +201,7 @@ class Emitter:
                 pumped.failed.append((state.request, error))
         return pumped
 
-    def _pump_request(self, state: RequestState, pumped: Pumped, led: set[int]) -> None:
+    def _pump_request(self, state: OutgoingState, pumped: Pumped, led: set[int]) -> None:
         ended = state.done is not None
         for target, edge in state.edges.items():
             while edge.is_due(ended) and edge.has_credit:
@@ -214,7 +214,7 @@ class Emitter:
             pumped.events.append(self._stage_done(state.request, state.done))
             self.close(state.request.request_id)
 
-    def _put(self, request: StageRequest, edge: EdgeState, ended: bool, *, is_oldest: bool) -> Emitted | None:
+    def _put(self, request: StageRequest, edge: OutgoingEdgeState, ended: bool, *, is_oldest: bool) -> Emitted | None:
         """The next item of an edge, or None if there is no room for it."""
         count = edge.next_parts()
         last = ended and count == len(edge.parts)
@@ -253,7 +253,7 @@ class Emitter:
             where = f"what edge {self._stage} -> {target} selects failed"
             raise StageFailedError(f"{where}: {type(error).__name__}: {error}", stage=self._stage) from error
 
-    def _check_size(self, edge: EdgeState) -> None:
+    def _check_size(self, edge: OutgoingEdgeState) -> None:
         if edge.nbytes > self._max_gathered_nbytes:
             where = f"edge {self._stage} -> {edge.edge.target}"
             raise PayloadTooLargeError(

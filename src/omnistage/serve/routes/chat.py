@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.requests import ClientDisconnect
 
 from omnistage.core.errors import InvalidRequestError, OmniError
 from omnistage.core.output import OmniRequestOutput
@@ -29,8 +28,6 @@ from omnistage.serve.protocol.strict import parse
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
 from omnistage.serve.render.sse import DONE, event
 from omnistage.serve.serving import Serving
-
-_CLIENT_GONE = 499
 
 Outputs = AsyncGenerator[OmniRequestOutput, None]
 
@@ -56,8 +53,6 @@ def router(serving: Serving) -> APIRouter:
         outputs = serving.engine.generate(reply.ask)
         try:
             first = await until_gone(request.receive, anext(outputs))
-        except ClientDisconnect:
-            return Response(status_code=_CLIENT_GONE)
         except InvalidRequestError as error:
             raise as_sent(body, error) from None
         if reply.ask.stream:
