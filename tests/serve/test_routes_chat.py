@@ -11,6 +11,7 @@ import soundfile
 
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.params import SamplingParams
+from omnistage.serve.app import create_app
 from tests.engine.models import SPOKEN, WRITTEN
 from tests.fakes_runtime import FakeRuntime
 from tests.serve.live import CHAT, client_of, serving_of
@@ -301,3 +302,23 @@ async def test_an_answer_without_a_word_is_still_an_answer() -> None:
     assert (message["content"], len(base64.b64decode(message["audio"]["data"]))) == ("", 44)
     chunks = await stream(body, FakeRuntime(words=()))
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "stop"]
+
+
+async def test_a_client_that_goes_before_the_answer_ends_its_request() -> None:
+    """Fault: a traceback for somebody who is not there, or an answer that is made for nobody."""
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    said = [{"type": "http.request", "body": json.dumps({"messages": CHAT}).encode(), "more_body": False}]
+
+    async def receive() -> Any:
+        return said.pop() if said else {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b"", "http_version": "1.1"}
+    await create_app(serving_of(runtime))(scope, receive, send)
+    assert sent[0]["status"] == 499
+    assert list(runtime.aborted.values()) == ["the client has gone"]
