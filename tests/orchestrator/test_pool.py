@@ -1,6 +1,6 @@
 """The choice among the replicas of a process."""
 
-from omnistage.orchestrator.pool import ReplicaStatus, SlotState, StagePool
+from omnistage.orchestrator.pool import WorkerStatus, SlotState, StagePool
 from tests.orchestrator.traces import stage
 
 PLAN = stage(0, process="p", max_num_seqs=1, lookahead=1)
@@ -10,7 +10,7 @@ def pool(count: int = 2) -> StagePool:
     """A pool of ready replicas."""
     ready = StagePool("p", count)
     for worker in ready.workers:
-        worker.status = ReplicaStatus.READY
+        worker.status = WorkerStatus.READY
     return ready
 
 
@@ -79,20 +79,20 @@ def test_a_bound_request_stays_where_it_is() -> None:
 def test_a_draining_replica_takes_only_what_it_has_already_and_a_sleeping_one_nothing() -> None:
     """Fault: a replica that drains never gets empty, or cannot finish what it has begun."""
     replicas = pool(1)
-    replicas.workers[0].status = ReplicaStatus.DRAINING
+    replicas.workers[0].status = WorkerStatus.DRAINING
     assert chosen(replicas, 1) is None
     assert chosen(replicas, 1, bound=0) == 0
-    replicas.workers[0].status = ReplicaStatus.SLEEPING
+    replicas.workers[0].status = WorkerStatus.SLEEPING
     assert chosen(replicas, 1, bound=0) is None
 
 
 def test_a_pool_is_lost_when_every_replica_is_down_for_good() -> None:
     """Fault: one dead replica makes the stage unavailable, or none ever does."""
     replicas = pool()
-    replicas.workers[0].status = ReplicaStatus.DOWN
+    replicas.workers[0].status = WorkerStatus.DOWN
     replicas.workers[0].reason = "no memory"
     assert not replicas.lost
-    replicas.workers[1].status = ReplicaStatus.STOPPED
+    replicas.workers[1].status = WorkerStatus.STOPPED
     assert replicas.lost
     assert replicas.reason == "no memory"
 
@@ -103,7 +103,7 @@ def test_reports_count_only_from_the_living_of_this_epoch() -> None:
     worker.epoch = 2
     assert worker.reports_for(2)
     assert not worker.reports_for(1)
-    worker.status = ReplicaStatus.RESTARTING
+    worker.status = WorkerStatus.RESTARTING
     assert not worker.reports_for(2)
 
 

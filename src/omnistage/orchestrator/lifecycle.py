@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from omnistage.orchestrator import control
 from omnistage.orchestrator.ending import end, lose, unavailable
-from omnistage.orchestrator.pool import ReplicaStatus, WorkerState
+from omnistage.orchestrator.pool import WorkerStatus, WorkerState
 from omnistage.orchestrator.requests import RequestState, RunStatus
 from omnistage.orchestrator.state import MachineState, Phase
 from omnistage.orchestrator.timers import CancelDeadline, DrainDeadline, RestartTime
 from omnistage.wire.messages import ReplicaDown, ReplicaState, ReplicaUp, StartReplica, StopReplica
 
-SETTLED = (ReplicaStatus.DOWN, ReplicaStatus.STOPPED, ReplicaStatus.RESTARTING)
+SETTLED = (WorkerStatus.DOWN, WorkerStatus.STOPPED, WorkerStatus.RESTARTING)
 """States in which there is no process."""
 
 
@@ -25,9 +25,9 @@ def start_all(state: MachineState) -> None:
 def up(state: MachineState, event: ReplicaUp) -> None:
     """A replica is ready; one that was meanwhile told to stop stays out."""
     worker = state.worker(event.process, event.replica)
-    if worker is None or event.epoch != worker.epoch or worker.status is not ReplicaStatus.STARTING:
+    if worker is None or event.epoch != worker.epoch or worker.status is not WorkerStatus.STARTING:
         return
-    worker.status = ReplicaStatus.READY
+    worker.status = WorkerStatus.READY
     worker.capacity = dict(event.capacity)
     worker.reason = ""
     state.unsettle(worker.process)
@@ -36,15 +36,15 @@ def up(state: MachineState, event: ReplicaUp) -> None:
 def changed(state: MachineState, event: ReplicaState) -> None:
     """A replica drains, sleeps, or is active again."""
     worker = state.worker(event.process, event.replica)
-    if worker is None or not worker.reports_for(event.epoch) or worker.status is ReplicaStatus.STOPPING:
+    if worker is None or not worker.reports_for(event.epoch) or worker.status is WorkerStatus.STOPPING:
         return
     match event.state:
         case "active":
-            worker.status = ReplicaStatus.READY
+            worker.status = WorkerStatus.READY
         case "draining":
-            worker.status = ReplicaStatus.DRAINING
+            worker.status = WorkerStatus.DRAINING
         case "sleeping":
-            worker.status = ReplicaStatus.SLEEPING
+            worker.status = WorkerStatus.SLEEPING
     state.unsettle(worker.process)
 
 
@@ -70,14 +70,14 @@ def restart(state: MachineState, timer: RestartTime) -> None:
     """The pause after a death is over."""
     worker = state.pools[timer.process].workers[timer.replica]
     worker.epoch += 1
-    worker.status = ReplicaStatus.STARTING
+    worker.status = WorkerStatus.STARTING
     _start(state, worker)
 
 
 def cancel_overdue(state: MachineState, timer: CancelDeadline) -> None:
     """A replica that does not answer a cancel is stuck; its death returns everything."""
     worker = state.pools[timer.process].workers[timer.replica]
-    if worker.status is ReplicaStatus.STOPPING:
+    if worker.status is WorkerStatus.STOPPING:
         return  # it was told already, and the supervisor sees to it
     _stop(state, worker, kill=True)
 
@@ -89,8 +89,8 @@ def stop_all(state: MachineState) -> None:
     for worker in state.workers():
         if worker.status in SETTLED:
             state.timers.clear(RestartTime(worker.process, worker.index))
-            worker.status = ReplicaStatus.STOPPED
-        elif worker.status is not ReplicaStatus.STOPPING:
+            worker.status = WorkerStatus.STOPPED
+        elif worker.status is not WorkerStatus.STOPPING:
             _stop(state, worker, kill=False)
 
 
@@ -122,14 +122,14 @@ def _bury(state: MachineState, worker: WorkerState) -> None:
     """Decides whether a dead replica comes back, and when."""
     limits = state.config.limits
     if state.phase is Phase.STOPPED:
-        worker.status = ReplicaStatus.STOPPED
+        worker.status = WorkerStatus.STOPPED
         return
     recent = [time for time in worker.deaths if time > state.now - limits.strike_window_s]
     worker.deaths = [*recent, state.now]
     if len(worker.deaths) >= limits.strikes:
-        worker.status = ReplicaStatus.DOWN
+        worker.status = WorkerStatus.DOWN
         return
-    worker.status = ReplicaStatus.RESTARTING
+    worker.status = WorkerStatus.RESTARTING
     pause = min(limits.restart_first_s * 2 ** (len(worker.deaths) - 1), limits.restart_most_s)
     state.timers.set(RestartTime(worker.process, worker.index), state.now + pause)
 
@@ -139,5 +139,5 @@ def _start(state: MachineState, worker: WorkerState) -> None:
 
 
 def _stop(state: MachineState, worker: WorkerState, *, kill: bool) -> None:
-    worker.status = ReplicaStatus.STOPPING
+    worker.status = WorkerStatus.STOPPING
     state.tell(StopReplica(process=worker.process, replica=worker.index, epoch=worker.epoch, kill=kill))

@@ -18,7 +18,7 @@ SlotKey = tuple[str, int, int]
 """(request id, attempt, stage id)"""
 
 
-class ReplicaStatus(StrEnum):
+class WorkerStatus(StrEnum):
     """`restarting` waits for its back-off to end; `down` is for good; `stopped` was asked for."""
 
     STARTING = "starting"
@@ -31,7 +31,7 @@ class ReplicaStatus(StrEnum):
     STOPPED = "stopped"
 
 
-ALIVE = (ReplicaStatus.READY, ReplicaStatus.DRAINING, ReplicaStatus.SLEEPING, ReplicaStatus.STOPPING)
+ALIVE = (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.SLEEPING, WorkerStatus.STOPPING)
 """States in which a replica's reports count."""
 
 
@@ -61,7 +61,7 @@ class WorkerState:
     process: str
     index: int
     epoch: int = 1
-    status: ReplicaStatus = ReplicaStatus.STARTING
+    status: WorkerStatus = WorkerStatus.STARTING
     capacity: dict[int, int] = field(default_factory=dict)
     slots: dict[SlotKey, SlotState] = field(default_factory=dict)
     deaths: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class WorkerState:
 
     def takes(self, stage: StagePlan, order: Order, *, bound: bool) -> bool:
         """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains."""
-        if self.status is not ReplicaStatus.READY and not (bound and self.status is ReplicaStatus.DRAINING):
+        if self.status is not WorkerStatus.READY and not (bound and self.status is WorkerStatus.DRAINING):
             return False
         before = sum(slot.order < order for slot in self.slots.values() if slot.stage_id == stage.stage_id)
         return before < self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
@@ -93,7 +93,7 @@ class StagePool:
     @property
     def lost(self) -> bool:
         """True if no replica will ever serve again."""
-        return all(worker.status in (ReplicaStatus.DOWN, ReplicaStatus.STOPPED) for worker in self.workers)
+        return all(worker.status in (WorkerStatus.DOWN, WorkerStatus.STOPPED) for worker in self.workers)
 
     @property
     def reason(self) -> str:
