@@ -226,7 +226,7 @@ def test_closing_leaves_no_process_thread_or_file(tmp_path: Path, monkeypatch: p
         began = time.monotonic()
         runtime.close(0.0)
         assert time.monotonic() - began < 8.0
-        assert caller.end(1.0).outcome == "aborted"
+        assert caller.end(1.0).outcome == "failed"
     assert not workers_of(os.getpid())
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == (threads, descriptors)
     assert set(Path("/dev/shm").iterdir()) == shared and not list(temporary.iterdir())

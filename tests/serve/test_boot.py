@@ -20,7 +20,7 @@ HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {root!r})
-from omnistage.core.errors import ConfigError
+from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.serve import boot
 from omnistage.serve.options import ServeOptions
 
@@ -36,8 +36,14 @@ class Loader:
         runtime = FakeRuntime()
         if options.model == "slow":
             runtime.gate.clear()
+        def close(drain_timeout_s):
+            time.sleep(1.0)
+            runtime.error = ErrorInfo("closed", "the engine is shutting down")
+            runtime.gate.set()
+        if options.model == "slow":
+            runtime.close = close
         serving = serving_of(runtime)
-        return Loaded(create_app(serving), serving.engine, 0.0 if options.model == "hasty" else 20.0)
+        return Loaded(create_app(serving), serving.engine, 20.0)
 
 boot.importlib = type("Importing", (), {{"import_module": staticmethod(lambda name: Loader)}})
 code = boot.serve(ServeOptions({model!r}, port=int({port!r})))
@@ -124,6 +130,28 @@ def test_open_requests_may_finish_and_a_second_signal_ends_at_once() -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=5)
     assert process.returncode == 1
+
+
+def test_whom_the_end_cuts_off_is_told_so() -> None:
+    """Fault: at the end of the drain time the connection breaks without an error, with a traceback in the log; meanwhile
+    the port refuses to say that the server is ending."""
+    port = free_port()
+    process = started("slow", port)
+    get_health(port, 200)
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=20) as response:
+        lines = response.iter_lines()
+        assert "assistant" in next(lines)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        late = httpx.post(url, json=body, timeout=20)
+        events = [line for line in lines if "error" in line]
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "closed")
+    assert len(events) == 1
+    assert "the engine is shutting down" in events[0]
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, "Traceback" in said) == (0, False)
 
 
 def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:

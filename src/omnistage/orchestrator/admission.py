@@ -79,10 +79,11 @@ def shut_down(state: MachineState, event: ShutdownRequested) -> None:
 
 
 def abort_all(state: MachineState) -> None:
-    """The time to drain is over."""
+    """The time to drain is over. Those that are cut off hear whose doing it is: they asked for nothing wrong."""
+    error = ErrorInfo(EngineClosedError.code, "the engine is shutting down")
     for request in list(state.requests.values()):
         if request.request_id in state.requests:
-            ending.abort(state, request, "the engine is shutting down")
+            ending.end(state, request, "failed", error)
 
 
 def _in_use(state: MachineState, request_id: str) -> bool:

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -27,6 +26,8 @@ from omnistage.serve.options import ServeOptions
 _TICK_S = 1.0
 _BACKLOG = 2048
 _FORCED_EXIT = 1
+_LAST_WORDS_S = 2
+"""How long clients have to read what they were sent, once everything has ended."""
 _LOADER = "omnistage.serve.load"
 
 
@@ -38,7 +39,9 @@ class FrontState:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self.app is not None:
-            await self.app(scope, receive, send)
+            # A client that does not read what it is sent is given up at the end of a server, without a traceback.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.app(scope, receive, send)
             return
         headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
         await send({"type": "http.response.start", "status": 503, "headers": headers})
@@ -74,10 +77,6 @@ class Server(uvicorn.Server):
             await self.on_tick(0)  # renews the Date header
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _TICK_S)
-
-    async def stopping(self) -> None:
-        """Returns once `stop` has been called."""
-        await self._stopping.wait()
 
     def stop(self) -> None:
         self.should_exit = True
@@ -118,9 +117,11 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
     )
     server = Server(config)
-    _on_signals(server.stop)
+    ending = asyncio.Event()
+    _on_signals(ending.set)
     serving = asyncio.create_task(server.serve([listener]))
     await server.listening.wait()
     _say(f"listening on http://{options.host}:{listener.getsockname()[1]} (model {options.model})")
@@ -130,16 +131,13 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
         server.stop()
         await serving
         raise
-    began_s = time.monotonic()
     front.app = loaded.app
-    config.timeout_graceful_shutdown = int(loaded.drain_timeout_s)
     try:
-        await server.stopping()
-        began_s = time.monotonic()
+        await ending.wait()
+    finally:  # the engine ends first, so that every open request still gets its answer or its error
+        await loaded.engine.close(loaded.drain_timeout_s)
+        server.stop()
         await serving
-    finally:
-        left_s = loaded.drain_timeout_s - (time.monotonic() - began_s)
-        await loaded.engine.close(max(0.0, left_s))
     return 0
 
 
