@@ -37,7 +37,7 @@ def run(program: str, folder: Path) -> str:
 def test_every_example_is_python(page: Path) -> None:
     """Fault: an example that nobody has read since it was broken."""
     for number, block in enumerate(blocks(page)):
-        compile(block, f"{page.name}[{number}]", "exec")
+        assert compile(block, f"{page.name}[{number}]", "exec").co_names, "an example that does nothing"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
