@@ -109,7 +109,7 @@ def test_an_upstream_arena_is_handed_over_and_taken_back(bench: Bench, monkeypat
     """Fault: a reader that lacks the arena of a restarted source, or keeps the memory of all the dead ones."""
     said: list[tuple[int, dict[str, Any]]] = []
     monkeypatch.setattr(
-        "omnistage.runtime.supervisor.send_descriptor",
+        "omnistage.runtime.handover.send_descriptor",
         lambda line, header, descriptor: said.append((line.fileno(), header)),
     )
     bench.supervisor.start("counter", 0, 1)

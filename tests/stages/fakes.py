@@ -47,11 +47,11 @@ class TightConnector:
     def release(self, ref: PayloadRef) -> None:
         self.room += _occupied(self.payloads.pop(ref.key))
 
-    def attach(self, owner: str, epoch: int, descriptor: int) -> None:
+    def attach(self, owner: str, epoch: int, descriptor: int, key: int | None = None) -> None:
         self.descriptors[owner, epoch] = descriptor
         self.out_of_reach.discard(owner)
 
-    def detach(self, owner: str, epoch: int) -> None:
+    def detach(self, owner: str, epoch: int, key: int | None = None) -> None:
         self.descriptors.pop((owner, epoch), None)
 
     def health(self) -> dict[str, float]:

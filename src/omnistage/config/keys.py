@@ -156,10 +156,8 @@ _PIPELINE_KEYS = (
     _pipeline(
         "arena_oversize_nbytes",
         _BYTES,
-        0,
-        "Bytes for payloads too large for an arena, per replica.",
-        (0,),
-        "a payload of more than a quarter of its arena fails its request in this version",
+        256 * 2**20,
+        "Bytes for payloads of more than a quarter of their arena, per replica; larger ones fail their requests.",
     ),
     _pipeline("request_timeout_s", _SECONDS, 600.0, "A request that has not ended by then fails."),
     _pipeline("max_queued_requests", Integer(0, 2**20), 256, "Requests that may wait; more are refused."),

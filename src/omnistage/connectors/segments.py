@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import threading
 from collections.abc import Callable
 
 from omnistage.config.stage import EdgeId
 from omnistage.connectors.base import write
 from omnistage.connectors.budget import BudgetState
+from omnistage.connectors.descriptors import offer_descriptor
 from omnistage.connectors.memory import create_memory, seal
 from omnistage.core.errors import ConnectorError
 from omnistage.core.payload import MultimodalPayload, PayloadRef, TensorPlace
@@ -23,7 +25,7 @@ from omnistage.core.payload import MultimodalPayload, PayloadRef, TensorPlace
 SEGMENT = "segment"
 """The `location` of a reference whose payload lies in a segment."""
 
-MAX_SEGMENTS = 64
+MAX_SEGMENTS = 32
 
 Publish = Callable[[int, int], bool]
 """`publish(key, descriptor)`: hands up a duplicate of the descriptor; False if the line takes none now."""
@@ -32,6 +34,16 @@ Publish = Callable[[int, int], bool]
 def segment_of(ref: PayloadRef) -> int | None:
     """The key of the segment that `ref` lies in, None for a payload that travels in any other way."""
     return ref.key if ref.location == SEGMENT and ref.inline is None else None
+
+
+def memory_of(ref: PayloadRef) -> tuple[str, int, int | None]:
+    """(owner, epoch) of the arena that `ref` lies in, and the key of the segment if it lies in one instead."""
+    return ref.owner, ref.epoch, segment_of(ref)
+
+
+def publisher(life_line: socket.socket) -> Publish:
+    """Hands descriptors up a worker's life line, under {"key": n}."""
+    return lambda key, descriptor: offer_descriptor(life_line, {"key": key}, descriptor)
 
 
 class SegmentCache:

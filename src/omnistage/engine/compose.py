@@ -104,7 +104,9 @@ def _process_plans(resolution: OmniConfigResolution) -> tuple[ProcessPlan, ...]:
     arenas = {process.name: process.arena_nbytes for process in resolution.processes}
     return tuple(
         replace(
-            plan, arena_nbytes=max(arenas[plan.name], arena_nbytes(_SMALLEST_NBYTES, len(arena_edges(plan.stages))))
+            plan,
+            arena_nbytes=max(arenas[plan.name], arena_nbytes(_SMALLEST_NBYTES, len(arena_edges(plan.stages)))),
+            arena_oversize_nbytes=resolution.deploy.arena_oversize_nbytes,
         )
         for plan in plan_processes(resolution.stages)
     )

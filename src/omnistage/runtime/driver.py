@@ -109,8 +109,8 @@ class Driver(RuntimeLoop):
         if not isinstance(message, StepReport):
             self._supervisor.heard(*incarnation, message)
             return
-        for item in message.items:
-            if isinstance(item, Emitted) and item.ref is not None:
-                self._supervisor.arenas.reported(item.ref)
+        self._supervisor.reported(
+            item.ref for item in message.items if isinstance(item, Emitted) and item.ref is not None
+        )
         process, replica, epoch = incarnation
         self._post(Reported(now=time.monotonic(), process=process, replica=replica, epoch=epoch, items=message.items))

@@ -87,6 +87,7 @@ def launch_worker(
         identity=identity,
         life_line=theirs.fileno(),
         arena=arena,
+        arena_oversize_nbytes=process.arena_oversize_nbytes,
     )
     try:
         child = _spawn(module, plan, worker_environment(process), child_output)

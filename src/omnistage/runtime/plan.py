@@ -12,14 +12,15 @@ ARENA_NBYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """A worker: `stages` run in it together, in `num_replicas` copies. Each copy has an arena of `arena_nbytes`.
-    `upstream`: processes whose payloads it reads."""
+    """A worker: `stages` run in it together, in `num_replicas` copies. Each copy has an arena of `arena_nbytes`, and
+    `arena_oversize_nbytes` for what is too large for it. `upstream`: processes whose payloads it reads."""
 
     name: str
     stages: tuple[StageConfig, ...]
     upstream: frozenset[str]
     num_replicas: int
     arena_nbytes: int = ARENA_NBYTES
+    arena_oversize_nbytes: int = 0
 
     @property
     def title(self) -> str:

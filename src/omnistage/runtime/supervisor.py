@@ -14,11 +14,10 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omnistage.config.stage import StageConfig
-from omnistage.connectors.descriptors import send_descriptor
 from omnistage.core.errors import (
     BrokenCheckpointError,
     ConfigError,
@@ -29,12 +28,13 @@ from omnistage.core.errors import (
 )
 from omnistage.core.payload import PayloadRef
 from omnistage.runtime.arenas import ArenaCache
+from omnistage.runtime.handover import HandOver, Incarnation
 from omnistage.runtime.launch import WORKER_MODULE, Launched, launch_worker
 from omnistage.runtime.output import WorkerOutput
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import Key, StatusBoardState
 from omnistage.wire.channels import DriverChannel
-from omnistage.wire.messages import Event, ReplicaDown, ReplicaUp
+from omnistage.wire.messages import Event, Feed, ReplicaDown, ReplicaUp
 from omnistage.wire.worker import (
     FromWorker,
     Heartbeat,
@@ -132,6 +132,7 @@ class StageRuntime:
         self._starts: Counter[Key] = Counter()
         self._hopeless: dict[Key, str] = {}
         self.arenas = ArenaCache()
+        self._handover = HandOver(self.arenas, self._takes_no_descriptors)
 
     # ---- what the driver asks ----
 
@@ -171,8 +172,16 @@ class StageRuntime:
     def send(self, process: str, replica: int, epoch: int, message: ToWorker) -> None:
         """To that incarnation, if it lives; a worker that takes no messages any more is killed."""
         worker = self._find(process, replica, epoch)
-        if worker is not None and not self._channel.send(worker.identity, message):
+        if worker is None:
+            return
+        if isinstance(message, Feed):
+            self._handover.bring((worker.owner, epoch), message.ref)
+        if not self._channel.send(worker.identity, message):
             self._kill_later(worker, MUTE_GRACE_S, "takes no messages any more")
+
+    def reported(self, refs: Iterable[PayloadRef]) -> None:
+        """What a worker has emitted; its memory is kept from now on."""
+        self._handover.reported(refs)
 
     def release(self, ref: PayloadRef, message: ToWorker) -> None:
         """To the owner of `ref` if it lives, else to the keeper of the dead's arenas. What travelled inline is nobody's."""
@@ -180,8 +189,7 @@ class StageRuntime:
             return
         process, _, replica = ref.owner.rpartition("/")
         self.send(process, int(replica), ref.epoch, message)
-        if self.arenas.released(ref):
-            self._tell_gone(process, ref.owner, ref.epoch)
+        self._handover.released(ref)
 
     def incarnation(self, identity: str) -> tuple[str, int, int] | None:
         """(process, replica, epoch) of who speaks under `identity`, alive or dead; None for a stranger."""
@@ -299,29 +307,14 @@ class StageRuntime:
         self._starts[worker.key] += 1
         self._selector.register(launched.pidfd, selectors.EVENT_READ, lambda: self._died(worker))
         self._selector.register(launched.output, selectors.EVENT_READ, lambda: self._pump(worker))
-        self._introduce(worker, arena)
+        self._handover.join(plan, (owner, epoch), launched.life_line, arena)
         return worker
 
-    def _introduce(self, worker: WorkerState, arena: int) -> None:
-        """Gives it the arenas it reads from, and its own to those that read from it."""
-        for owner, epoch, descriptor in self.arenas.of_processes(worker.plan.upstream):
-            self._hand_over(worker, owner, epoch, descriptor)
-        for reader in self._readers(worker.plan.name):
-            self._hand_over(reader, worker.owner, worker.epoch, arena)
-
-    def _hand_over(self, worker: WorkerState, owner: str, epoch: int, descriptor: int | None) -> None:
-        header = {"owner": owner, "epoch": epoch, "gone": descriptor is None}
-        try:
-            send_descriptor(worker.launched.life_line, header, descriptor)
-        except OSError as error:
-            self._kill_later(worker, MUTE_GRACE_S, f"takes no descriptors any more ({error.strerror})")
-
-    def _readers(self, process: str) -> list[WorkerState]:
-        return [worker for worker in self._workers.values() if process in worker.plan.upstream]
-
-    def _tell_gone(self, process: str, owner: str, epoch: int) -> None:
-        for reader in self._readers(process):
-            self._hand_over(reader, owner, epoch, None)
+    def _takes_no_descriptors(self, incarnation: Incarnation, why: str) -> None:
+        process, _, replica = incarnation[0].rpartition("/")
+        worker = self._find(process, int(replica), incarnation[1])
+        if worker is not None:
+            self._kill_later(worker, MUTE_GRACE_S, why)
 
     def _kill_later(self, worker: WorkerState, delay_s: float, reason: str) -> None:
         """Unless it has ended by then; the earliest reason stays."""
@@ -346,12 +339,11 @@ class StageRuntime:
         reason = f"{worker.plan.title}: {worker.reason or last_words(code, worker.output.last_line)}"
         logger.log(logging.INFO if worker.stopping else logging.WARNING, "%s", reason)
         self._say_down(worker.plan.name, worker.replica, worker.epoch, reason)
-        if self.arenas.died(worker.owner, worker.epoch):
-            self._tell_gone(worker.plan.name, worker.owner, worker.epoch)
 
     def _bury(self, worker: WorkerState) -> int:
         """Reaps a dead worker and closes everything that led to it; its exit code."""
         code = worker.launched.wait()
+        self._handover.leave((worker.owner, worker.epoch))
         worker.output.finish()
         for descriptor in (worker.launched.pidfd, worker.launched.output):
             if descriptor in self._selector.get_map():

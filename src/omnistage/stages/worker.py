@@ -29,6 +29,7 @@ from omnistage.config.stage import StageConfig, arena_edges
 from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
 from omnistage.connectors.inproc import InprocConnector
+from omnistage.connectors.segments import memory_of, publisher
 from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
@@ -61,7 +62,9 @@ from omnistage.wire.worker import (
 log = logging.getLogger(__name__)
 
 DESCRIPTOR_WAIT_S = 10.0
-"""How long an item may wait for the descriptor of the arena it lies in; then its request fails."""
+"""How long an item may wait for the descriptor of the memory it lies in; then its request fails."""
+MOST_ARRIVALS = 4096
+"""Times of arrival that are kept for the next report; older ones are forgotten, and with them a few measurements."""
 EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
 
 
@@ -76,11 +79,11 @@ class Channel(Protocol):
 
 
 class ArenaConnector(OmniConnector, Protocol):
-    """A connector whose readers attach other replicas' arenas."""
+    """A connector whose readers attach other replicas' arenas, and their segments by `key`."""
 
-    def attach(self, owner: str, epoch: int, descriptor: int) -> None: ...
+    def attach(self, owner: str, epoch: int, descriptor: int, key: int | None = None) -> None: ...
 
-    def detach(self, owner: str, epoch: int) -> None: ...
+    def detach(self, owner: str, epoch: int, key: int | None = None) -> None: ...
 
 
 class Worker:
@@ -271,7 +274,7 @@ class Worker:
                 self._deliver(feed)
 
     def _fail_overdue(self, now_s: float) -> None:
-        self._fail_delayed(lambda due_s, _: due_s <= now_s, f"its arena did not come within {DESCRIPTOR_WAIT_S:g} s")
+        self._fail_delayed(lambda due_s, _: due_s <= now_s, f"its memory did not come within {DESCRIPTOR_WAIT_S:g} s")
 
     def _fail_delayed(self, is_lost: Callable[[float, Feed], bool], why: str) -> None:
         lost = [feed for due_s, feed in self._delayed if is_lost(due_s, feed)]
@@ -291,15 +294,15 @@ class Worker:
             self._exit(EXIT_ORPHANED)
             return
         header, descriptor = received
-        owner, epoch = str(header["owner"]), int(header["epoch"])
+        owner, epoch, key = str(header["owner"]), int(header["epoch"]), header.get("key")
         if descriptor is None:
-            self._arena.detach(owner, epoch)
+            self._arena.detach(owner, epoch, key)
             self._fail_delayed(
-                lambda _, feed: feed.ref is not None and (feed.ref.owner, feed.ref.epoch) == (owner, epoch),
-                f"the arena of {owner} (epoch {epoch}) is gone",
+                lambda _, feed: feed.ref is not None and memory_of(feed.ref) == (owner, epoch, key),
+                f"{'the arena' if key is None else f'segment {key}'} of {owner} (epoch {epoch}) is gone",
             )
         else:
-            self._arena.attach(owner, epoch, descriptor)
+            self._arena.attach(owner, epoch, descriptor, key)
             os.close(descriptor)
             self._retry_delayed()
 
@@ -337,7 +340,14 @@ def main() -> None:
     channel = WorkerChannel(plan.address, plan.identity)
     code = EXIT_FAILED
     try:
-        connector = ShmConnector(plan.owner, plan.epoch, plan.arena, edges=arena_edges(plan.stages))
+        connector = ShmConnector(
+            plan.owner,
+            plan.epoch,
+            plan.arena,
+            edges=arena_edges(plan.stages),
+            oversize_nbytes=plan.arena_oversize_nbytes,
+            publish=publisher(life_line),
+        )
         code = Worker(plan, channel, life_line, connector).run()
         if code != EXIT_ORPHANED:
             channel.close()

@@ -5,7 +5,9 @@ numbers that stand here. Knows nothing of how a worker is started or of what it 
 
 `life_line` is one end of an AF_UNIX socketpair. End-of-file on it means that the server is gone: the worker exits. Arena
 descriptors of other replicas arrive on it (connectors.descriptors) with the header {"owner": "process/replica", "epoch": n},
-and {"owner", "epoch", "gone": true} without a descriptor when nobody will read that arena again. `arena` is the worker's own.
+and {"owner", "epoch", "gone": true} without a descriptor when nobody will read that arena again; with a "key" they stand for
+one segment of its owner (connectors.segments). The worker itself sends the descriptors of its segments up, as {"key": n}.
+`arena` is the worker's own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from omnistage.config.stage import StageConfig
 
 
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`address` and `identity` are what the worker connects its channel with; `heartbeat_s` is the time between heartbeats."""
+    """`address` and `identity` are what the worker connects its channel with; `heartbeat_s` is the time between heartbeats.
+    `arena_oversize_nbytes` bounds its segments."""
 
     process: str
     replica: int
@@ -26,6 +29,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     life_line: int
     arena: int | None = None
+    arena_oversize_nbytes: int = 0
     heartbeat_s: float = 1.0
 
     @property
