@@ -1,6 +1,6 @@
 """The choice among the replicas of a process."""
 
-from omnistage.orchestrator.pool import WorkerStatus, SlotState, StagePool
+from omnistage.orchestrator.pool import SlotState, StagePool, WorkerStatus
 from tests.orchestrator.traces import stage
 
 PLAN = stage(0, process="p", max_num_seqs=1, lookahead=1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from omnistage.orchestrator import control
 from omnistage.orchestrator.ending import end, lose, unavailable
-from omnistage.orchestrator.pool import WorkerStatus, WorkerState
+from omnistage.orchestrator.pool import WorkerState, WorkerStatus
 from omnistage.orchestrator.requests import RequestState, RunStatus
 from omnistage.orchestrator.state import MachineState, Phase
 from omnistage.orchestrator.timers import CancelDeadline, DrainDeadline, RestartTime
