@@ -22,15 +22,20 @@ def folder(tmp_path: Path) -> str:
 
 def test_a_start_reads_the_flags_and_starts_the_stages(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: flags that are read and not used, stages that nobody starts."""
-    started: list[bool] = []
+    started: list[Path | None] = []
 
     class Starting(FakeRuntime):
-        def start(self) -> None:
-            started.append(True)
+        def __init__(self, record_events: Path | None) -> None:
+            super().__init__()
+            self.record_events = record_events
 
-    monkeypatch.setattr(module, "runtime_of", lambda _: Starting())
-    loaded = load(ServeOptions(folder, overrides=lambda: {"pipeline": "causal_lm", "drain_timeout_s": 3.0}))
-    assert started == [True]
+        def start(self) -> None:
+            started.append(self.record_events)
+
+    monkeypatch.setattr(module, "runtime_of", lambda _, *, record_events: Starting(record_events))
+    given = {"pipeline": "causal_lm", "drain_timeout_s": 3.0}
+    loaded = load(ServeOptions(folder, overrides=lambda: given, record_events=Path("events")))
+    assert started == [Path("events")]
     assert (loaded.drain_timeout_s, loaded.engine.model.modalities) == (3.0, ("text",))
 
 
