@@ -34,6 +34,7 @@ from omnistage.wire.messages import (
     Emitted,
     Feed,
     Grant,
+    ItemArrived,
     Release,
     StageDone,
     StageFailed,
@@ -63,6 +64,7 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.said: list[Any] = []
+        self.reports: list[StepReport] = []
         self.deaf = False
         self._waiting: list[ToWorker] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
@@ -74,6 +76,7 @@ class FakeChannel:
     def send(self, message: FromWorker) -> bool:
         with self._changed:
             self.said.extend(message.items if isinstance(message, StepReport) else [message])
+            self.reports.extend([message] if isinstance(message, StepReport) else [])
             self._changed.notify_all()
             return not self.deaf
 
@@ -192,6 +195,21 @@ def test_heartbeats_carry_figures(process: Process) -> None:
     beat = process.channel.of(Heartbeat)[-1]
     assert beat.gauges[0]["running"] == 0
     assert beat.arena_used_nbytes == len(process.connector.payloads)
+
+
+def test_reports_tell_when_they_were_made_and_when_items_came(process: Process) -> None:
+    """Fault: how long items travel and wait cannot be told, or an item seems to be used before it came."""
+    began_s = time.monotonic()
+    process.channel.say(submit("r", stage_id=1), feed(0, process.ref("x")), feed(1, process.ref("y"), last=True))
+    assert process.channel.heard(StageDone)
+    arrivals: list[ItemArrived] = []
+    for report in process.channel.reports:
+        arrivals.extend(report.arrivals)
+        assert began_s <= report.at_s <= time.monotonic()
+        assert all(arrival.at_s <= report.at_s for arrival in report.arrivals)
+        taken = [item.seq for item in report.items if isinstance(item, Consumed)]
+        assert set(taken) <= {arrival.seq for arrival in arrivals}
+    assert [(arrival.source, arrival.target, arrival.seq) for arrival in arrivals] == [(0, 1, 0), (0, 1, 1)]
 
 
 def test_items_wait_in_order_for_the_descriptor_of_their_arena(process: Process) -> None:

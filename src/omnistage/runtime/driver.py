@@ -113,4 +113,14 @@ class Driver(RuntimeLoop):
             item.ref for item in message.items if isinstance(item, Emitted) and item.ref is not None
         )
         process, replica, epoch = incarnation
-        self._post(Reported(now=time.monotonic(), process=process, replica=replica, epoch=epoch, items=message.items))
+        self._post(
+            Reported(
+                now=time.monotonic(),
+                process=process,
+                replica=replica,
+                epoch=epoch,
+                items=message.items,
+                at_s=message.at_s,
+                arrivals=message.arrivals,
+            )
+        )

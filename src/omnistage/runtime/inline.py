@@ -27,6 +27,7 @@ from omnistage.wire.messages import (
     Control,
     Feed,
     Grant,
+    ItemArrived,
     Release,
     ReplicaDown,
     ReplicaUp,
@@ -78,6 +79,7 @@ class InlineRuntime(RuntimeLoop):
         self._connector = InprocConnector(verify=verify)
         self._hosts: dict[int, Host] = {}
         self._homes: dict[int, StartReplica] = {}
+        self._arrivals: list[ItemArrived] = []
         self._failed: dict[str, str] = {}
         self._build_host: Any = None
         self._fed: Any = None
@@ -119,8 +121,19 @@ class InlineRuntime(RuntimeLoop):
             self._show_gauges(process)
 
     def _report(self, home: StartReplica, items: tuple[WorkerEvent, ...]) -> None:
-        now = time.monotonic()
-        self._post(Reported(now=now, process=home.process, replica=home.replica, epoch=home.epoch, items=items))
+        now, arrivals = time.monotonic(), tuple(self._arrivals)
+        self._arrivals.clear()
+        self._post(
+            Reported(
+                now=now,
+                process=home.process,
+                replica=home.replica,
+                epoch=home.epoch,
+                items=items,
+                at_s=now,
+                arrivals=arrivals,
+            )
+        )
 
     def _show_gauges(self, process: str) -> None:
         stages = self._processes[process].stages
@@ -197,6 +210,16 @@ class InlineRuntime(RuntimeLoop):
             payload = None if feed.ref is None else self._connector.get(feed.ref)
         except ConnectorError as raised:
             error = ErrorInfo.of(raised)
+        self._arrivals.append(
+            ItemArrived(
+                request_id=feed.request_id,
+                attempt=feed.attempt,
+                source=feed.source,
+                target=feed.target,
+                seq=feed.seq,
+                at_s=time.monotonic(),
+            )
+        )
         self._deliver(feed.target, self._fed(feed, payload, error))
 
     def _deliver(self, stage_id: int, mail: Any) -> None:

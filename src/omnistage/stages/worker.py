@@ -42,6 +42,7 @@ from omnistage.wire.messages import (
     Control,
     Feed,
     Grant,
+    ItemArrived,
     Release,
     Submit,
     WorkerEvent,
@@ -114,6 +115,7 @@ class Worker:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._delayed: deque[tuple[float, Feed]] = deque()
+        self._arrivals: deque[ItemArrived] = deque(maxlen=MOST_ARRIVALS)
         build_lock = threading.Lock()
         self._loops = {
             config.stage_id: StageLoop(
@@ -146,7 +148,10 @@ class Worker:
         self._exit(EXIT_FAILED)
 
     def report(self, events: list[WorkerEvent]) -> None:
-        self._send(StepReport(items=tuple(events)))
+        with self._lock:
+            arrivals = tuple(self._arrivals)
+            self._arrivals.clear()
+        self._send(StepReport(items=tuple(events), at_s=self._clock(), arrivals=arrivals))
 
     def ended(self, stage_id: int, error: BaseException | None) -> None:
         if error is not None:
@@ -262,7 +267,21 @@ class Worker:
         except ConnectorError as error:
             loop.post(Fed(feed, error=ErrorInfo.of(error)))
         else:
+            self._note_arrival(feed)
             loop.post(Fed(feed, payload))
+
+    def _note_arrival(self, feed: Feed) -> None:
+        """Before the item is handed on, so that whoever hears what became of it has heard of its arrival."""
+        arrival = ItemArrived(
+            request_id=feed.request_id,
+            attempt=feed.attempt,
+            source=feed.source,
+            target=feed.target,
+            seq=feed.seq,
+            at_s=self._clock(),
+        )
+        with self._lock:
+            self._arrivals.append(arrival)
 
     def _retry_delayed(self) -> None:
         waiting, self._delayed = self._delayed, deque()

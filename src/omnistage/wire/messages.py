@@ -89,6 +89,17 @@ class ControlDone(Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
+class ItemArrived(Message, frozen=True, kw_only=True):
+    """Item `seq` of `source` was within reach of `target`'s worker at `at_s`, its monotonic clock. For measurements alone."""
+
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    seq: int
+    at_s: float
+
+
 WorkerEvent = Emitted | Consumed | StageDone | StageFailed | CancelDone | ControlDone
 
 
@@ -129,13 +140,19 @@ class ClientTook(Message, frozen=True, kw_only=True):
 
 
 class Reported(Message, frozen=True, kw_only=True):
-    """What one replica said in one report. Items of another epoch than the replica's current one come from the dead."""
+    """What one replica said in one report. Items of another epoch than the replica's current one come from the dead.
+
+    `at_s` is when it was said, on the worker's monotonic clock (0: unknown): it emitted then what it says it has emitted. That
+    clock is the driver's where both are on one host. `at_s` and `arrivals` are for measurements, no decision rests on them.
+    """
 
     now: float
     process: str
     replica: int
     epoch: int
     items: tuple[WorkerEvent, ...]
+    at_s: float = 0.0
+    arrivals: tuple[ItemArrived, ...] = ()
 
 
 class ReplicaUp(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ driver --ToWorker--> worker --FromWorker--> driver     (StepReport's items reach
 from __future__ import annotations
 
 from omnistage.core.errors import ErrorInfo
-from omnistage.wire.messages import Cancel, Control, Feed, Grant, Message, Release, Submit, WorkerEvent
+from omnistage.wire.messages import Cancel, Control, Feed, Grant, ItemArrived, Message, Release, Submit, WorkerEvent
 
 
 class Shutdown(Message, frozen=True, kw_only=True):
@@ -48,9 +48,12 @@ class LoadFailed(Message, frozen=True, kw_only=True):
 
 
 class StepReport(Message, frozen=True, kw_only=True):
-    """Everything one step (of any stage in this worker) has to say, one message for all its requests."""
+    """Everything one step (of any stage in this worker) has to say, one message for all its requests. `at_s` is the worker's
+    monotonic clock; `arrivals` are the items that have come to this worker since its last report."""
 
     items: tuple[WorkerEvent, ...]
+    at_s: float = 0.0
+    arrivals: tuple[ItemArrived, ...] = ()
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
