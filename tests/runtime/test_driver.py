@@ -19,6 +19,8 @@ from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.plan import plan_processes
+from omnistage.wire.channels import BATCH, WorkerChannel
+from omnistage.wire.worker import Heartbeat
 from tests.runtime.harness import (
     Caller,
     alive,
@@ -183,6 +185,23 @@ def test_when_traffic_stops_nothing_is_held(tmp_path: Path) -> None:
     assert eventually(
         lambda: not any(gauges.get(figure, 0) for gauges in runtime.status().gauges.values() for figure in figures)
     )
+
+
+def test_a_wake_up_hears_one_batch_and_a_death_hears_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: workers that say much keep callers waiting, or the last words of the dead come after the news of their death."""
+    runtime = Driver(machine(two_stages(tmp_path)), plan_processes(two_stages(tmp_path)))
+    made.append(runtime)
+    heard: list[str] = []
+    monkeypatch.setattr(runtime, "_heard", lambda identity, message: heard.append(identity))
+    worker = WorkerChannel(runtime._channel.bind(), "counter/0/1/t")
+    for _ in range(2 * BATCH + 7):
+        assert worker.send(Heartbeat(step_age_s={}))
+    time.sleep(0.2)  # they are on their way
+    runtime._listen()
+    assert 0 < len(heard) <= BATCH
+    runtime._drain()
+    assert len(heard) == 2 * BATCH + 7
+    worker.close()
 
 
 def test_a_full_arena_does_not_lock_up_its_readers(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Driver(RuntimeLoop):
             self._selector,
             self._channel,
             post=self._post,
-            drain=self._listen,
+            drain=self._drain,
             board=self._board,
             worker_module=worker_module,
         )
@@ -94,13 +94,19 @@ class Driver(RuntimeLoop):
     # ---- what workers say ----
 
     def _listen(self) -> None:
-        """All that has come. Bounded: workers send at most what one step has to say."""
-        while True:
-            batch = self._channel.receive()
-            for identity, message in batch:
-                self._heard(identity, message)
-            if len(batch) < BATCH:
-                return
+        """One batch: the channel stays readable if there is more, and callers are not kept waiting by workers that say much."""
+        self._take_batch()
+
+    def _drain(self) -> None:
+        """All that has come: the last words of the dead go before the news of their death."""
+        while self._take_batch() == BATCH:
+            pass
+
+    def _take_batch(self) -> int:
+        batch = self._channel.receive()
+        for identity, message in batch:
+            self._heard(identity, message)
+        return len(batch)
 
     def _heard(self, identity: str, message: FromWorker) -> None:
         incarnation = self._supervisor.incarnation(identity)
