@@ -356,6 +356,20 @@ def test_a_recorded_life_replays_to_the_same_commands(tmp_path: Path) -> None:
     assert replay(record, lambda _: machine(stages, restart_first_s=9.0)).difference is not None
 
 
+def test_edges_are_measured_between_real_workers(tmp_path: Path) -> None:
+    """Fault: bytes or items that do not add up, a time that is negative or never measured, or what the meter never forgets."""
+    runtime = started(*two_stages(tmp_path, extras={"factor": 2, "pause_s": 0.05}))
+    closed = Caller(runtime, request("one", items=4, samples=30000)).end()
+    handed, delivered = closed.edges[0, 1], closed.edges[1, -1]
+    assert (handed.items, delivered.items) == (4, 4)
+    assert 4 * 30000 * 4 <= handed.nbytes < 4 * 30000 * 4 + 1000
+    assert 0.05 < handed.queue_s < 4 * 0.05 * 4
+    assert 0.0 < handed.transfer_s < 1.0
+    assert 0.0 < delivered.transfer_s < 1.0
+    assert len(runtime._meter) == 0
+    runtime.close(0.0)
+
+
 def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:
     """Fault: the runtime's thread dies in silence and everybody waits."""
     stages = two_stages(tmp_path)

@@ -18,6 +18,7 @@ from omnistage.config.stage import arena_edges, arena_nbytes
 from omnistage.core.errors import ConfigError
 from omnistage.engine.served import ServedModel, ServedStage
 from omnistage.models.registry import REGISTRY
+from omnistage.obs.figures import FlowObserver
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import Limits, OrchestratorConfig
 from omnistage.runtime.base import Runtime
@@ -81,12 +82,14 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
     )
 
 
-def runtime_of(resolution: OmniConfigResolution, *, record_events: Path | None = None) -> Runtime:
+def runtime_of(
+    resolution: OmniConfigResolution, *, record_events: Path | None = None, observer: FlowObserver | None = None
+) -> Runtime:
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started.
-    What the machine hears and says is recorded in the file `record_events`."""
+    What the machine hears and says is recorded in the file `record_events`; `observer` hears of what flows."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
     kind = InlineRuntime if resolution.deploy.inline else Driver
-    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events)
+    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events, observer=observer)
 
 
 def limits_of(deploy: DeployConfig) -> Limits:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
+from omnistage.obs.figures import EdgeTotals
 from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.wire.messages import Command, Event
 
@@ -42,7 +43,8 @@ class ClientRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ClientClosed:
-    """The request's terminal state; nothing follows. Mappings by stage id; `reasons` are the stages' finish reasons."""
+    """The request's terminal state; nothing follows. Mappings by stage id, `edges` by (source, target); `reasons` are the
+    stages' finish reasons, `waiting_s` how long stages had the request wait before they got it."""
 
     request_id: str
     outcome: Literal["finished", "failed", "aborted", "timed_out"]
@@ -51,6 +53,8 @@ class ClientClosed:
     times: Mapping[int, StageTimes] = field(default_factory=dict)
     reasons: Mapping[int, str] = field(default_factory=dict)
     attempts: int = 1
+    edges: Mapping[tuple[int, int], EdgeTotals] = field(default_factory=dict)
+    waiting_s: Mapping[int, float] = field(default_factory=dict)
 
 
 Sink = Callable[[ClientItem | ClientRestarted | ClientClosed], None]

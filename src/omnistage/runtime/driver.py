@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omnistage.core.payload import MultimodalPayload, PayloadRef
+from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.base import Machine
 from omnistage.runtime.launch import WORKER_MODULE
 from omnistage.runtime.loop import RuntimeLoop
@@ -42,9 +43,10 @@ class Driver(RuntimeLoop):
         processes: Sequence[ProcessPlan],
         *,
         record_events_path: Path | None = None,
+        observer: FlowObserver | None = None,
         worker_module: str = WORKER_MODULE,
     ) -> None:
-        super().__init__(machine, processes, record_events_path=record_events_path)
+        super().__init__(machine, processes, record_events_path=record_events_path, observer=observer)
         self._channel = DriverChannel()
         self._supervisor = StageRuntime(
             processes,

@@ -18,6 +18,7 @@ from omnistage.config.hooks import resolve_hook
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
+from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.base import Machine
 from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.plan import ProcessPlan
@@ -72,9 +73,10 @@ class InlineRuntime(RuntimeLoop):
         processes: Sequence[ProcessPlan],
         *,
         record_events_path: Path | None = None,
+        observer: FlowObserver | None = None,
         verify: bool = False,
     ) -> None:
-        super().__init__(machine, processes, record_events_path=record_events_path)
+        super().__init__(machine, processes, record_events_path=record_events_path, observer=observer)
         self._processes = {process.name: process for process in processes}
         self._connector = InprocConnector(verify=verify)
         self._hosts: dict[int, Host] = {}

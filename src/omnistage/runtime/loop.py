@@ -25,9 +25,11 @@ from typing import Any
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, QueueFullError
 from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
 from omnistage.core.request import OmniRequest
+from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
 from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.inbox import Inbox
+from omnistage.runtime.meter import MeterState
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import StatusBoardState
 from omnistage.wire.messages import (
@@ -59,11 +61,17 @@ class RuntimeLoop(ABC):
     """Implements `runtime.base.Runtime` around a machine; a subclass adds the replicas."""
 
     def __init__(
-        self, machine: Machine, processes: Sequence[ProcessPlan], *, record_events_path: Path | None = None
+        self,
+        machine: Machine,
+        processes: Sequence[ProcessPlan],
+        *,
+        record_events_path: Path | None = None,
+        observer: FlowObserver | None = None,
     ) -> None:
         self._machine = machine
         self._board = StatusBoardState(processes)
         self._log = None if record_events_path is None else EventLog(record_events_path, machine.config)
+        self._meter = MeterState(machine.config, observer)
         self._inbox = Inbox()
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="omnistage-runtime", daemon=True)
@@ -215,6 +223,7 @@ class RuntimeLoop(ABC):
     def _carry_out(self, now: float, event: Event | None, commands: list[Command]) -> None:
         if self._log is not None:
             self._log.record(now, event, commands)
+        self._meter.saw(now, event, commands)
         for command in commands:
             match command:
                 case Reply():
@@ -272,6 +281,7 @@ class RuntimeLoop(ABC):
         self._tell(command.request_id, item)
 
     def _close_request(self, command: Close) -> None:
+        flow = self._meter.close(command.request_id)
         closed = ClientClosed(
             command.request_id,
             command.outcome,
@@ -280,6 +290,8 @@ class RuntimeLoop(ABC):
             times=command.times,
             reasons=command.reasons,
             attempts=command.attempts,
+            edges=flow.edges,
+            waiting_s=flow.waiting_s,
         )
         self._tell_last(closed)
 
