@@ -132,4 +132,17 @@ def test_a_model_that_only_writes_makes_no_file(
     out = tmp_path / "answer.wav"
     assert call("--out", str(out)) == 1
     assert "no sound" in capsys.readouterr().err
+    assert served["runtime"].submitted == []
     assert not out.exists()
+
+
+@pytest.mark.parametrize("out", ["folder.wav", "/proc/answer.wav"])
+def test_a_file_that_cannot_be_written_is_one_line(
+    served: Served, tmp_path: Path, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a traceback, after the answer was made; a folder is only found out then."""
+    (tmp_path / "folder.wav").mkdir()
+    assert call("--out", str(tmp_path / out)) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: out: '{tmp_path / out}' is not accepted; accepted: a file that can be written")
+    assert bool(served["runtime"].submitted) == out.startswith("/proc")

@@ -180,3 +180,9 @@ def test_a_text_that_cannot_fit_is_refused_unread(folder: Path) -> None:
     assert len(ids(processor, text="x" * (64 * longest))) > 64  # whether tokens fit is the scheduler's to say
     with pytest.raises(InvalidRequestError, match=f"at most {64 * longest}, more than 64 tokens hold"):
         ids(processor, text="x" * (64 * longest + 1))
+
+
+def test_another_model_s_tokenizer_is_told_at_the_start(folder: Path) -> None:
+    """Fault: the stage loads, and then every prompt is refused as if its caller had written token ids."""
+    with pytest.raises(BrokenCheckpointError, match="another model's tokenizer"):
+        load_text_processor(folder, VOCAB_SIZE - 64, 64)

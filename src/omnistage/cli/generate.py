@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +44,7 @@ def run(
     platform: Platform = None,
 ) -> None:
     """Answer one prompt, without a server. Configuration keys are flags too: --stage-0-threads 2."""
-    configure_logging("warning" if log_level() == "info" else log_level())
+    configure_logging("error" if log_level() == "info" else log_level())  # what went wrong ends it with one line
     overrides = parse_overrides(context.args, pipeline=pipeline, platform=platform)
     given = {"voice": voice, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     fields = {name: value for name, value in given.items() if value is not None}
@@ -56,6 +57,8 @@ def run(
     wanted = admit(served, ask).wants  # what is wrong is told before anything is made
     if "audio" in wanted and out is None:
         raise InvalidRequestError.of("out", None, "a file for the audio, such as answer.wav")
+    if out is not None and "audio" not in wanted:
+        raise InvalidRequestError.of("out", str(out), "no file, as the answer has no sound")
     answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime_of(resolution)), ask))
     if out is not None and file_format is not None:
         save_audio(answer, out, file_format)
@@ -74,6 +77,8 @@ def format_of(out: Path) -> str:
         raise InvalidRequestError.of("out", str(out), f"a file name that ends in {', '.join(_FORMATS)}")
     if not out.parent.is_dir():
         raise InvalidRequestError.of("out", str(out), "a file in a folder that exists")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise _not_writable(out)
     return _FORMATS[out.suffix.lower()]
 
 
@@ -81,8 +86,16 @@ def save_audio(answer: OmniRequestOutput, out: Path, form: str) -> None:
     payload = answer.multimodal_output
     if "audio" not in payload.tensors:
         raise InvalidRequestError.of("out", str(out), "no file, as the answer has no sound")
-    out.write_bytes(encoded(payload.numpy("audio"), payload.metadata.get("sample_rate", DEFAULT_RATE), form))
+    data = encoded(payload.numpy("audio"), payload.metadata.get("sample_rate", DEFAULT_RATE), form)
+    try:
+        out.write_bytes(data)
+    except OSError as error:  # a full disk, or a folder in which nobody can write whatever its permissions say
+        raise _not_writable(out, error.strerror) from None
     typer.echo(f"wrote {out}", err=True)
+
+
+def _not_writable(out: Path, why: str | None = None) -> InvalidRequestError:
+    return InvalidRequestError.of("out", str(out), "a file that can be written" + (f" ({why})" if why else ""))
 
 
 async def _answer(engine: AsyncOmniEngine, ask: Ask) -> OmniRequestOutput:

@@ -106,6 +106,10 @@ def load_text_processor(folder: Path, vocab_size: int, max_tokens: int) -> TextP
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every fault of the file
         raise BrokenCheckpointError(f"{path} cannot be read as a tokenizer: {error}") from None
+    largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
+    if largest >= vocab_size:  # added tokens may lie beyond it: some checkpoints have a padding token that no model reads
+        told = f"{path} has token ids up to {largest}, the model's vocabulary {vocab_size}"
+        raise BrokenCheckpointError(f"{told}: it is another model's tokenizer")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     settings = read_json_if_any(folder, _TOKENIZER_CONFIG) or {}
