@@ -8,8 +8,8 @@ from __future__ import annotations
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, QueueFullError
 from omnistage.core.request import OmniRequest
 from omnistage.orchestrator import ending
-from omnistage.orchestrator.edges import Item, Verdict
-from omnistage.orchestrator.items import deliver
+from omnistage.orchestrator.edges import Item
+from omnistage.orchestrator.items import accept
 from omnistage.orchestrator.requests import AttemptState, RequestState
 from omnistage.orchestrator.state import MachineState, Phase
 from omnistage.orchestrator.timers import DrainDeadline, RequestDeadline
@@ -51,16 +51,9 @@ def appended(state: MachineState, event: InputAppended) -> None:
     item = Item(event.seq, event.ref, event.last)
     for stage_id in request.graph.entries:
         edge = request.attempt.appended_edge(stage_id)
-        match edge.judge(event.seq):
-            case Verdict.NEXT:
-                deliver(state, request, edge, item)
-            case Verdict.SEEN:
-                if not edge.is_repeated(item):
-                    state.refs.refuse(event.ref)
-            case Verdict.GAP:
-                state.refs.refuse(event.ref)
-                ending.reject_append(state, request, event.seq, edge.next_seq)
-                return
+        if not accept(state, request, edge, item):
+            ending.reject_append(state, request, event.seq, edge.next_seq)
+            return
 
 
 def aborted(state: MachineState, event: AbortRequested) -> None:

@@ -52,7 +52,21 @@ def _take(state: MachineState, worker: WorkerState, item: WorkerEvent) -> None:
             control.answered(state, worker, item)
 
 
-def deliver(state: MachineState, request: RequestState, edge: EdgeState, item: Item) -> None:
+def accept(state: MachineState, request: RequestState, edge: EdgeState, item: Item) -> bool:
+    """Delivers the next item of an edge; one that was seen before changes nothing. False for a gap, which ends the request."""
+    match edge.judge(item.seq):
+        case Verdict.NEXT:
+            _deliver(state, request, edge, item)
+        case Verdict.SEEN:
+            if not edge.is_repeated(item):
+                state.refs.refuse(item.ref)
+        case Verdict.GAP:
+            state.refs.refuse(item.ref)
+            return False
+    return True
+
+
+def _deliver(state: MachineState, request: RequestState, edge: EdgeState, item: Item) -> None:
     """Takes the next item of an edge and brings it to where its target is."""
     if edge.exhausted and item.ref is not None:
         state.window_overruns += 1  # a source that sends without credit; counted, as only its own buffers suffer
@@ -85,17 +99,9 @@ def _emitted(state: MachineState, worker: WorkerState, event: Emitted) -> None:
     if request is None or edge is None:
         state.refs.refuse(event.ref)
         return
-    item = Item(event.seq, event.ref, event.last)
-    match edge.judge(event.seq):
-        case Verdict.NEXT:
-            deliver(state, request, edge, item)
-        case Verdict.SEEN:
-            if not edge.is_repeated(item):
-                state.refs.refuse(event.ref)
-        case Verdict.GAP:
-            state.refs.refuse(event.ref)
-            message = f"item {event.seq} for {_name(state, event.target)} came where {edge.next_seq} was due"
-            fail(state, request, message, event.source)
+    if not accept(state, request, edge, Item(event.seq, event.ref, event.last)):
+        message = f"item {event.seq} for {_name(state, event.target)} came where {edge.next_seq} was due"
+        fail(state, request, message, event.source)
 
 
 def _consumed(state: MachineState, worker: WorkerState, event: Consumed) -> None:
