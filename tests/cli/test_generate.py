@@ -1,5 +1,6 @@
 """`omnistage generate` over a runtime without stages."""
 
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,11 @@ def test_a_file_that_cannot_be_written_is_one_line(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"error: out: '{tmp_path / out}' is not accepted; accepted: a file that can be written")
     assert bool(served["runtime"].submitted) == out.startswith("/proc")
+
+
+def test_what_is_said_about_an_answer_stands_below_it(served: Served, tmp_path: Path) -> None:
+    """Fault: `2>&1` into a file gives the words on stderr in the line of the answer."""
+    log, out = tmp_path / "log", tmp_path / "answer.wav"
+    with log.open("a") as file, log.open("a") as errors, redirect_stdout(file), redirect_stderr(errors):
+        assert call("--out", str(out)) == 0
+    assert log.read_text(encoding="utf-8").splitlines() == ["Hello world.", f"wrote {out}"]

@@ -33,7 +33,7 @@ def run(
     context: typer.Context,
     model: Model,
     prompt: Annotated[str, typer.Option(help="What to say to the model.")],
-    out: Annotated[Path | None, typer.Option(help="File for the speech: .wav, .flac, .mp3, .opus, .pcm.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the speech: .wav, .flac, .mp3, .opus, .ogg, .pcm.")] = None,
     modalities: Annotated[str | None, typer.Option(help="What to make, such as text,audio.")] = None,
     voice: Annotated[str | None, typer.Option(help="Who speaks.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens.")] = None,
@@ -109,6 +109,7 @@ async def _answer(engine: AsyncOmniEngine, ask: Ask) -> OmniRequestOutput:
             sys.stdout.write(part.text)
             sys.stdout.flush()
         sys.stdout.write("\n")
+        sys.stdout.flush()  # so that what is said on stderr comes after it
         return whole(parts)
     finally:
         await engine.close()
