@@ -88,7 +88,8 @@ def ask(url: str, question: str, path: Path, max_tokens: int) -> None:
     seconds = len(sound) / 2 / SAMPLE_RATE_HZ
     print(
         f"\n  TTFT {first_text - begun:.2f} s   TTFP {first_sound - begun:.2f} s   "
-        f"RTF {(ended - begun) / seconds:.2f}   {seconds:.1f} s of sound in {path}"
+        f"RTF {(ended - begun) / seconds:.2f}   {seconds:.1f} s of sound in {path}",
+        flush=True,
     )
 
 
