@@ -56,7 +56,7 @@ def test_the_python_page_answers(tmp_path: Path) -> None:
     short = streamed.replace(
         'AsyncOmni("demo")', 'AsyncOmni("demo", stage_0_default_sampling_params={"max_tokens": 8})'
     )
-    assert run(f"import asyncio\n{short}\nasyncio.run(main())\n", tmp_path).strip()
+    assert run(short, tmp_path).strip()
 
 
 @pytest.fixture
