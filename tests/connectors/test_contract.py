@@ -1,79 +1,53 @@
-"""The contract that every connector keeps; a new one joins by a line in CONNECTORS."""
+"""The contract that every connector keeps, over all of them (tests.connectors.pairs). Faults and odd payloads are in test_faults
+and test_fuzz."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnistage.config.stage import arena_nbytes
-from omnistage.connectors.base import OmniConnector
-from omnistage.connectors.inproc import InprocConnector
-from omnistage.connectors.memory import create_arena
 from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
-
-CAPACITY = 4 * 2**20
-
-
-@dataclass
-class Pair:
-    """A sender and a receiver, which may be the same connector."""
-
-    sender: OmniConnector
-    receiver: OmniConnector
-
-
-def make_inproc() -> Pair:
-    connector = InprocConnector(capacity_nbytes=CAPACITY, verify=True)
-    return Pair(connector, connector)
-
-
-EDGES = ((0, 1), (0, 2))
-
-
-def make_shm() -> Pair:
-    descriptor = create_arena(arena_nbytes(CAPACITY, len(EDGES)))
-    sender, receiver = ShmConnector("a/0", 1, descriptor, edges=EDGES, poison=True), ShmConnector("b/0", 1)
-    receiver.attach("a/0", 1, descriptor)
-    os.close(descriptor)
-    return Pair(sender, receiver)
-
-
-CONNECTORS: dict[str, Callable[[], Pair]] = {"inproc": make_inproc, "shm": make_shm}
+from omnistage.core.payload import MultimodalPayload, PayloadRef, TensorSpec
+from tests.connectors.pairs import CAPACITY, CONNECTORS, EDGES, Pair, big, make_shm, payload_of
 
 
 @pytest.fixture(params=sorted(CONNECTORS))
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     made = CONNECTORS[request.param]()
     yield made
-    made.sender.close()
-    made.receiver.close()
-
-
-def payload_of(*arrays: np.ndarray, **metadata: object) -> MultimodalPayload:
-    return MultimodalPayload({f"t{index}": Tensor.of(array) for index, array in enumerate(arrays)}, metadata)
-
-
-def big(nbytes: int, fill: int = 7) -> MultimodalPayload:
-    return payload_of(np.full(nbytes, fill, np.uint8))
+    made.close()
 
 
 def test_what_is_put_is_what_is_got(pair: Pair) -> None:
-    """Fault: a tensor at the wrong offset, with the wrong type or shape, or metadata lost."""
+    """Fault: a tensor at the wrong offset, with the wrong type or shape, metadata lost, or a reference that does not survive its
+    way through the control plane."""
     arrays = (np.arange(30_000, dtype=np.float32).reshape(100, 300), np.array([], np.int64), np.array(5, np.int16))
     ref = pair.sender.try_put(payload_of(*arrays, text="é", rate=24000))
     assert ref is not None
-    got = pair.receiver.get(ref)
+    got = pair.receiver.get(msgspec.msgpack.decode(msgspec.msgpack.encode(ref), type=PayloadRef))
     assert dict(got.metadata) == {"text": "é", "rate": 24000}
     for index, array in enumerate(arrays):
         np.testing.assert_array_equal(got.numpy(f"t{index}"), array, strict=True)
+
+
+def test_bytes_come_within_reach_without_a_wait_in_get(pair: Pair) -> None:
+    """Fault: an IO thread that stands still while a payload is on its way, or an item that is parked for ever."""
+    ref = pair.sender.try_put(big(2**20))
+    assert ref is not None
+    deadline = time.monotonic() + 5.0
+    while not pair.receiver.can_read(ref):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    began = time.monotonic()
+    assert pair.receiver.get(ref).numpy("t0").sum() == 7 * 2**20
+    assert time.monotonic() - began < 1.0
 
 
 def test_a_small_payload_occupies_nothing() -> None:
@@ -126,12 +100,14 @@ class Broken:
         raise RuntimeError("the device is gone")
 
 
-def test_a_copy_that_fails_keeps_no_block() -> None:
-    """Fault: an error in the sender leaks a block of the arena."""
-    pair = make_shm()
+@pytest.mark.parametrize("name", sorted(CONNECTORS.keys() - {"inproc"}))
+def test_a_copy_that_fails_keeps_nothing(name: str) -> None:
+    """Fault: an error in the sender leaks a block of the arena, or bytes of a budget."""
+    pair = CONNECTORS[name]()
     with pytest.raises(RuntimeError, match="device"):
         pair.sender.try_put(MultimodalPayload({"t": Broken()}))
     assert pair.sender.health()["used_nbytes"] == 0
+    pair.close()
 
 
 def test_releasing_twice_is_a_counted_no_op(pair: Pair) -> None:
@@ -171,7 +147,7 @@ def test_close_forgets_everything(pair: Pair) -> None:
 def test_any_history_leaves_nothing(history: list[tuple[int, bool]], name: str) -> None:
     """Fault: blocks lost to fragmentation, live payloads overwritten."""
     pair = CONNECTORS[name]()
-    held = []
+    held: list[tuple[PayloadRef, bytes]] = []
     for fill, (nbytes, releases) in enumerate(history):
         ref = pair.sender.try_put(big(nbytes, fill % 255))
         if ref is not None:
@@ -185,3 +161,4 @@ def test_any_history_leaves_nothing(history: list[tuple[int, bool]], name: str) 
     assert pair.sender.health()["used_nbytes"] == 0
     for _ in range(4):
         assert pair.sender.try_put(big(2**20)) is not None
+    pair.close()

@@ -3,6 +3,12 @@
 A connector moves bytes and knows nothing of requests' routes, stages or models. Three calls carry every hand-off:
 `try_put` (sender; never blocks), `get` (receiver), `release` (sender's side again, when the last reader is done).
 Payloads up to INLINE_NBYTES travel inside their reference and occupy nothing.
+
+A receiver's IO thread must not wait for bytes. So it asks `can_read` first, and parks an item whose answer is False: a connector
+whose bytes are somewhere else begins to fetch them when it is asked, calls back (`arrived`, given to it when it is made) when they
+have come or will not come, and then answers True; `get` after that does not wait, and raises what went wrong. For one that only
+needs a descriptor nothing is fetched; the descriptor's arrival is the call back. Whoever calls `get` without having asked waits,
+at most for the connector's own deadline.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ class OmniConnector(Protocol):
         """
 
     def can_read(self, ref: PayloadRef) -> bool:
-        """False while the bytes of `ref` are not within reach yet."""
+        """False while the bytes of `ref` are not within reach yet; may begin to fetch them."""
 
     def get(self, ref: PayloadRef) -> MultimodalPayload:
         """Read-only views, without a copy, valid until `release`. Raises ConnectorError for bytes that are out of reach."""

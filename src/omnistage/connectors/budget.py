@@ -31,8 +31,8 @@ class BudgetState:
         return True
 
     def give_back(self, key: int) -> None:
-        """KeyError for what is not held."""
-        self.used_nbytes -= self._held.pop(key)
+        """Nothing happens for what is not held, as after `clear`."""
+        self.used_nbytes -= self._held.pop(key, 0)
 
     def clear(self) -> None:
         self._held.clear()

@@ -6,6 +6,7 @@ Messages keep their borders (SOCK_SEQPACKET); each is a small JSON header with a
 
 from __future__ import annotations
 
+import array
 import errno
 import os
 import socket
@@ -29,8 +30,9 @@ def send_descriptor(line: socket.socket, header: dict[str, Any], descriptor: int
 
 def offer_descriptor(line: socket.socket, header: dict[str, Any], descriptor: int) -> bool:
     """As `send_descriptor`, but False instead of waiting, whatever the mode of `line`, while its other end does not read."""
+    carried = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
     try:
-        socket.send_fds(line, [msgspec.json.encode(header)], [descriptor], socket.MSG_DONTWAIT)
+        line.sendmsg([msgspec.json.encode(header)], carried, socket.MSG_DONTWAIT)  # socket.send_fds drops its flags
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS):
             return False

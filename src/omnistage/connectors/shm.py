@@ -124,13 +124,14 @@ class ShmConnector:
             raise ConnectorError(
                 f"a payload at {ref.location!r} of {ref.nbytes} bytes lies outside its arena of {len(arena)} bytes"
             )
+        if self._is_mine(ref) and self._live.get(offset, (None, 0))[0] != ref.generation:
+            raise ConnectorError(f"payload {ref.key} has been released")
         return read(ref, memoryview(arena)[offset : offset + ref.nbytes])
 
     def release(self, ref: PayloadRef) -> None:
         if ref.inline is not None:
             return
-        is_mine = (ref.owner, ref.epoch) == (self._owner, self._epoch)
-        if not is_mine or not self._free(ref):
+        if not self._is_mine(ref) or not self._free(ref):
             self._count("stale_releases")
 
     def attach(self, owner: str, epoch: int, descriptor: int, key: int | None = None) -> None:
@@ -172,6 +173,9 @@ class ShmConnector:
             self._live.clear()
             self._own_offsets.clear()
             self._own_taken.clear()
+
+    def _is_mine(self, ref: PayloadRef) -> bool:
+        return (ref.owner, ref.epoch) == (self._owner, self._epoch)
 
     def _put_block(
         self, payload: MultimodalPayload, places: tuple[TensorPlace, ...], nbytes: int, oldest_of: EdgeId | None
