@@ -196,3 +196,14 @@ def test_silence_is_doubted_before_it_is_believed(bench: Bench, monkeypatch: pyt
 def test_last_words(code: int, line: str, expected: str) -> None:
     """Fault: "exit code -11"."""
     assert last_words(code, line) == expected
+
+
+def test_a_reason_says_once_whose_it_is(tmp_path: Path) -> None:
+    """Fault: `stage voice: stage voice: ...` where a stage's own error names it already."""
+    bench = Bench(*two_stages(tmp_path))
+    bench.supervisor.start("voice", 0, 1)
+    told = ErrorInfo("config", "stage voice: block_size: 0 is not accepted")
+    bench.supervisor.heard("voice", 0, 1, LoadFailed(stage_id=1, error=told))
+    bench.supervisor.stop("voice", 0, 1, kill=True)
+    assert bench.until(ReplicaDown).reason == told.message
+    bench.close()

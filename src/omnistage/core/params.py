@@ -6,6 +6,7 @@ An explicit 0, "" or False means what it says. Knows nothing of models, devices 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import Any, TypeVar
@@ -167,6 +168,7 @@ def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
     return params_from(type(base), merged, where=where)
 
 
+@functools.cache  # msgspec evaluates annotations anew at every call: 4 ms of an admission
 def _field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
 

@@ -244,7 +244,7 @@ class StageRuntime:
             case LoadFailed():
                 worker.reason = message.error.message
                 if message.error.code in HOPELESS:
-                    self._hopeless[worker.key] = f"{worker.plan.title}: {worker.reason}"
+                    self._hopeless[worker.key] = _of(worker.plan, worker.reason)
                 self._kill_later(worker, STOP_GRACE_S, worker.reason)
             case Heartbeat():
                 self._beat(worker, message)
@@ -336,7 +336,7 @@ class StageRuntime:
     def _died(self, worker: WorkerState) -> None:
         self._drain()
         code = self._bury(worker)
-        reason = f"{worker.plan.title}: {worker.reason or last_words(code, worker.output.last_line)}"
+        reason = _of(worker.plan, worker.reason or last_words(code, worker.output.last_line))
         logger.log(logging.INFO if worker.stopping else logging.WARNING, "%s", reason)
         self._say_down(worker.plan.name, worker.replica, worker.epoch, reason)
 
@@ -361,6 +361,11 @@ class StageRuntime:
     def _find(self, process: str, replica: int, epoch: int) -> WorkerState | None:
         worker = self._workers.get((process, replica))
         return worker if worker is not None and worker.epoch == epoch else None
+
+
+def _of(plan: ProcessPlan, reason: str) -> str:
+    """`reason` with whose it is, unless it says so itself, as a stage's errors of configuration do."""
+    return reason if reason.startswith(f"{plan.title}: ") else f"{plan.title}: {reason}"
 
 
 def last_words(code: int, last_line: str) -> str:
