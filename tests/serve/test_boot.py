@@ -36,6 +36,8 @@ class Loader:
         runtime = FakeRuntime()
         if options.model == "slow":
             runtime.gate.clear()
+        if options.model == "hopeless":
+            runtime.state = "down"
         def close(drain_timeout_s):
             time.sleep(1.0)
             runtime.error = ErrorInfo("closed", "the engine is shutting down")
@@ -160,6 +162,14 @@ def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:
     _, said = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "pipeline: broken on purpose" in said
+
+
+def test_a_stage_that_cannot_start_ends_it_with_the_reason() -> None:
+    """Fault: broken weights leave a server that answers 503 until somebody reads its log."""
+    process = started("hopeless", free_port())
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "the stages did not start: the engine is down: thinker is down" in said
 
 
 def test_a_busy_port_is_told_before_anything_loads() -> None:

@@ -31,6 +31,7 @@ from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Ru
 
 _ABORT_TIMEOUT_S = 10.0
 _CONTROL_TIMEOUT_S = 35.0
+_SETTLED_TIMEOUT_S = 86_400.0  # longer than any stage may take to start
 _RETRY_AFTER_S = 5.0
 
 
@@ -132,6 +133,10 @@ class AsyncOmniEngine:
 
     def status(self) -> RuntimeStatus:
         return self._runtime.status()
+
+    async def settled(self) -> RuntimeStatus:
+        """Waits until every stage is ready, one is down for good, or the engine is closed."""
+        return await asyncio.to_thread(self._runtime.wait_ready, _SETTLED_TIMEOUT_S)
 
     def check_health(self) -> None:
         """Raises StageUnavailableError, with the reason, unless every stage is ready."""

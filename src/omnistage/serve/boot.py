@@ -20,7 +20,7 @@ from typing import Any
 
 import uvicorn
 
-from omnistage.core.errors import ConfigError, OmniError
+from omnistage.core.errors import ConfigError, OmniError, StageUnavailableError
 from omnistage.serve.options import ServeOptions
 
 _TICK_S = 1.0
@@ -133,12 +133,26 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
         raise
     front.app = loaded.app
     try:
-        await ending.wait()
+        await _end_or_failure(loaded.engine, ending)
     finally:  # the engine ends first, so that every open request still gets its answer or its error
         await loaded.engine.close(loaded.drain_timeout_s)
         server.stop()
         await serving
     return 0
+
+
+async def _end_or_failure(engine: Any, ending: asyncio.Event) -> None:
+    """Returns at a signal. Raises StageUnavailableError where a stage does not come up at all; what dies later is the
+    engine's to start anew, and /health's to tell."""
+    told = asyncio.create_task(ending.wait())
+    loading = asyncio.create_task(engine.settled())
+    await asyncio.wait({told, loading}, return_when=asyncio.FIRST_COMPLETED)
+    if not told.done() and "down" in loading.result().stages.values():
+        try:
+            engine.check_health()
+        except StageUnavailableError as error:
+            raise StageUnavailableError(f"the stages did not start: {error.message}") from None
+    await told
 
 
 def _on_signals(stop: Callable[[], None]) -> None:
