@@ -107,7 +107,8 @@ def load_text_processor(folder: Path, vocab_size: int, max_tokens: int) -> TextP
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every fault of the file
         raise BrokenCheckpointError(f"{path} cannot be read as a tokenizer: {error}") from None
     largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
-    if largest >= vocab_size:  # added tokens may lie beyond it: some checkpoints have a padding token that no model reads
+    # Added tokens may lie beyond it: some checkpoints have a padding token that no model reads.
+    if largest >= vocab_size:
         told = f"{path} has token ids up to {largest}, the model's vocabulary {vocab_size}"
         raise BrokenCheckpointError(f"{told}: it is another model's tokenizer")
     tokenizer.no_truncation()
