@@ -1,5 +1,6 @@
 """Descriptors on their way between workers: in pieces, and with real workers whose payloads are too large for an arena."""
 
+import errno
 import os
 import signal
 import socket
@@ -176,6 +177,39 @@ def test_large_payloads_travel_between_workers_and_to_the_caller(tmp_path: Path)
     assert eventually(lambda: runtime._supervisor.arenas.num_segments == 0)
     assert eventually(
         lambda: not any(gauges.get("arena_used_nbytes", 0) for gauges in runtime.status().gauges.values())
+    )
+
+
+def test_everything_works_without_memory_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: an old kernel, or a sandbox, cannot serve; names that stay in /dev/shm."""
+    monkeypatch.setenv("OMNISTAGE_NAMED_MEMORY", "1")
+    monkeypatch.delattr(os, "memfd_create")
+    before = set(os.listdir("/dev/shm"))
+    runtime = started(tmp_path, 2**22)
+    arena = Path(f"/proc/self/fd/{next(iter(runtime._supervisor.arenas._arenas.values())).descriptor}").readlink()
+    assert str(arena).startswith("/dev/shm/omnistage-")
+    for samples in (30_000, 200_000):
+        assert Caller(runtime, request(str(samples), items=3, samples=samples)).end().outcome == "finished"
+    os.kill(pids(runtime)["counter"], signal.SIGKILL)
+    assert Caller(runtime, request("next", items=1, samples=200_000)).end().outcome in ("finished", "failed")
+    runtime.close(0.0)
+    assert set(os.listdir("/dev/shm")) == before
+
+
+def test_a_full_shared_folder_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a worker that dies of a bus error at its first payload, or a start that says nothing."""
+
+    def full(descriptor: int, offset: int, nbytes: int) -> None:
+        if nbytes >= 2**20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("OMNISTAGE_NAMED_MEMORY", "1")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    stages = name_connectors(two_stages(tmp_path), inline=False)
+    made.append(Driver(machine(stages, strikes=1), plan_processes(stages, arena_nbytes=2**20)))
+    made[-1].start()
+    assert (
+        "an arena of 1048576 bytes cannot be allocated in /dev/shm: No space left" in made[-1].wait_ready(10.0).trouble
     )
 
 

@@ -240,6 +240,23 @@ def test_an_arena_that_is_gone_fails_the_requests_that_wait_for_it(process: Proc
     assert "the arena of far/0 (epoch 1) is gone" in failed.error.message
 
 
+def test_a_segment_that_is_gone_fails_only_what_lies_in_it(process: Process) -> None:
+    """Fault: the end of one payload's memory fails everything that waits for the arena of the same owner."""
+    process.connector.out_of_reach.add("far/0")
+    process.speaker()
+    in_segment = msgspec.structs.replace(process.ref("a", "far/0"), location="segment")
+    process.channel.say(feed(0, in_segment))
+    time.sleep(0.05)
+    send_descriptor(process.server, {"owner": "far/0", "epoch": 1, "gone": True})
+    send_descriptor(process.server, {"owner": "far/0", "epoch": 1, "key": in_segment.key + 1, "gone": True})
+    time.sleep(0.05)
+    assert process.channel.of(StageFailed) == []
+    send_descriptor(process.server, {"owner": "far/0", "epoch": 1, "key": in_segment.key, "gone": True})
+    assert process.channel.heard(StageFailed)
+    [failed] = process.channel.of(StageFailed)
+    assert f"segment {in_segment.key} of far/0 (epoch 1) is gone" in failed.error.message
+
+
 def test_a_descriptor_that_does_not_come_fails_the_request_in_time(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
+from omnistage.connectors.memory import create_memory
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.wire.plan import WorkerPlan
 
@@ -132,9 +133,10 @@ def _watched(child: subprocess.Popen[bytes]) -> int:
 
 
 def _spawn(module: str, plan: WorkerPlan, environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:
-    told = os.memfd_create("omnistage-plan", os.MFD_CLOEXEC)
+    encoded = plan.encode()
+    told = create_memory(len(encoded), "a worker's plan")
     try:
-        os.write(told, plan.encode())
+        os.write(told, encoded)
         os.lseek(told, 0, os.SEEK_SET)
         inherited = [plan.life_line] if plan.arena is None else [plan.life_line, plan.arena]
         # -P: the working directory is not searched for modules unless this process searches it too.
