@@ -1,6 +1,8 @@
 """Late submission: a stage gets a request when its first input is there and a replica has a place for it.
 
 Within a stage the total order decides; a request that finds no place keeps no other from a replica it could not use itself.
+A request that may have killed its replica has one to itself: it waits until those before it have gone, and those after it wait
+until it is clear. The oldest of all can always go on.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ def dispatch(state: MachineState) -> None:
 
 def _dispatch_stage(state: MachineState, stage_id: int) -> None:
     plan, pool = state.plan(stage_id), state.pool_of(stage_id)
+    suspect = state.first_suspect(plan.process)
     full = False
     for order, request_id in list(state.waiting[stage_id]):
         request = state.requests[request_id]
         bound = request.attempt.places.get(plan.process)
         if bound is None and full:
             continue  # an older one found no place, and all that kept it out precede this one too
-        worker = pool.choose(plan, order, bound)
+        if bound is None and suspect is not None and order > suspect:
+            continue
+        worker = pool.choose(plan, order, bound, alone=order == suspect)
         if worker is None:
             full = full or bound is None
             continue

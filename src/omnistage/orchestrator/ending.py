@@ -23,6 +23,9 @@ from omnistage.wire.messages import CLIENT, Close, Outcome, Restarted
 MOST_DEATHS = 2
 """A request present at this many worker deaths may be their cause and is not run again."""
 
+UNHEARD_ITEMS = 4
+"""As many items of a dying replica may have been on their way."""
+
 
 def members(state: MachineState, request: RequestState) -> list[RequestState]:
     """The open requests that end with this one, itself included."""
@@ -100,9 +103,24 @@ def lose(state: MachineState, request: RequestState, process: str, reason: str) 
     elif not request.replayable:
         message = f"{names} died ({reason}) when the request could no longer begin again"
     else:
+        state.suspect(request, process)
         _replay(state, request)
         return
     end(state, request, "failed", ErrorInfo(StageFailedError.code, message, stage=names))
+
+
+def clear_if_past(state: MachineState, request: RequestState) -> None:
+    """A run that got further than the one which ended with its replica is not why it died. Some items of the earlier run may
+    have died unheard, so a little further does not count."""
+    suspicion = request.suspicion
+    if suspicion is None:
+        return
+    ended = all(
+        request.attempt.runs.get(stage.stage_id, RunStatus.ENDED) is RunStatus.ENDED
+        for stage in state.config.stages_of(suspicion.process)
+    )
+    if ended or state.said(request, suspicion.process) > suspicion.said + UNHEARD_ITEMS:
+        state.clear(request)
 
 
 def _replay(state: MachineState, request: RequestState) -> None:
@@ -118,6 +136,7 @@ def _replay(state: MachineState, request: RequestState) -> None:
 def _close(state: MachineState, request: RequestState, outcome: Outcome, error: ErrorInfo | None) -> None:
     attempt = request.attempt
     del state.requests[request.request_id]
+    state.clear(request)
     state.timers.clear(RequestDeadline(request.request_id))
     state.tell(
         Close(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from omnistage.orchestrator import control, replies
 from omnistage.orchestrator.dispatch import feed
 from omnistage.orchestrator.edges import EdgeState, Item, Verdict
-from omnistage.orchestrator.ending import end, fail, finish_if_complete
+from omnistage.orchestrator.ending import clear_if_past, end, fail, finish_if_complete
 from omnistage.orchestrator.pool import SlotState, WorkerState
 from omnistage.orchestrator.requests import RequestState, RunStatus
 from omnistage.orchestrator.state import MachineState
@@ -102,6 +102,8 @@ def _emitted(state: MachineState, worker: WorkerState, event: Emitted) -> None:
     if not accept(state, request, edge, Item(event.seq, event.ref, event.last)):
         message = f"item {event.seq} for {_name(state, event.target)} came where {edge.next_seq} was due"
         fail(state, request, message, event.source)
+        return
+    clear_if_past(state, request)
 
 
 def _consumed(state: MachineState, worker: WorkerState, event: Consumed) -> None:
@@ -136,6 +138,7 @@ def _stage_done(state: MachineState, worker: WorkerState, event: StageDone) -> N
             return
     for edge in attempt.incoming(stage_id):
         state.grant(request, edge, edge.acknowledge_upto(edge.next_seq))
+    clear_if_past(state, request)
     finish_if_complete(state, request)
 
 

@@ -75,9 +75,12 @@ class WorkerState:
         """True if a report of `epoch` comes from the living."""
         return self.alive and epoch == self.epoch
 
-    def takes(self, stage: StagePlan, order: Order, *, bound: bool) -> bool:
-        """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains."""
+    def takes(self, stage: StagePlan, order: Order, *, bound: bool, alone: bool = False) -> bool:
+        """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains, one
+        that is to be `alone` joins none that precede it."""
         if self.status is not WorkerStatus.READY and not (bound and self.status is WorkerStatus.DRAINING):
+            return False
+        if alone and any(slot.order < order for slot in self.slots.values()):
             return False
         before = sum(slot.order < order for slot in self.slots.values() if slot.stage_id == stage.stage_id)
         return before < self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
@@ -103,10 +106,10 @@ class StagePool:
     def find(self, index: int) -> WorkerState | None:
         return self.workers[index] if 0 <= index < len(self.workers) else None
 
-    def choose(self, stage: StagePlan, order: Order, bound: int | None) -> WorkerState | None:
+    def choose(self, stage: StagePlan, order: Order, bound: int | None, *, alone: bool = False) -> WorkerState | None:
         """The replica for a request, or None while there is no place; `bound` is the one it already uses."""
         if bound is not None:
             worker = self.workers[bound]
-            return worker if worker.takes(stage, order, bound=True) else None
-        takers = [worker for worker in self.workers if worker.takes(stage, order, bound=False)]
+            return worker if worker.takes(stage, order, bound=True, alone=alone) else None
+        takers = [worker for worker in self.workers if worker.takes(stage, order, bound=False, alone=alone)]
         return min(takers, key=lambda worker: (len(worker.slots), worker.index), default=None)

@@ -73,15 +73,25 @@ class AttemptState:
         return self.edges.setdefault((CLIENT, entry), EdgeState(EdgePlan(CLIENT, entry, window=0)))
 
 
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """The request was present when a replica of `process` died, after `said` items of it had come from there: it may be why."""
+
+    process: str
+    said: int
+
+
 @dataclass(slots=True)
 class RequestState:
-    """`deaths`: worker deaths this request was present at. `replied`: the caller has seen something of it."""
+    """`deaths`: worker deaths this request was present at; while there is a `suspicion` it has its replica to itself.
+    `replied`: the caller has seen something of it."""
 
     request: OmniRequest
     order: Order
     graph: ActiveGraph
     attempt: AttemptState
     deaths: int = 0
+    suspicion: Suspicion | None = None
     started: bool = False
     replied: bool = False
     appended: bool = False

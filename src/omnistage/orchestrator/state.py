@@ -15,7 +15,7 @@ from omnistage.orchestrator.edges import EdgeState
 from omnistage.orchestrator.plan import OrchestratorConfig, StagePlan
 from omnistage.orchestrator.pool import SlotState, StagePool, WorkerState
 from omnistage.orchestrator.refs import RefState
-from omnistage.orchestrator.requests import Order, RequestState, RunStatus
+from omnistage.orchestrator.requests import Order, RequestState, RunStatus, Suspicion
 from omnistage.orchestrator.timers import CancelDeadline, TimerState
 from omnistage.wire.messages import CLIENT, Cancel, Command, Grant, WakeAt
 
@@ -38,7 +38,8 @@ class CallState:
 
 
 class MachineState:
-    """`waiting`: per stage, the requests not yet submitted to it, in the total order. `unsettled`: stages whose queue may move."""
+    """`waiting`: per stage, the requests not yet submitted to it, in the total order. `unsettled`: stages whose queue may move.
+    `suspects`: per process, the open requests with a suspicion there."""
 
     def __init__(self, config: OrchestratorConfig) -> None:
         self.config = config
@@ -48,6 +49,7 @@ class MachineState:
         self.duplicate_arrivals = 0
         self.window_overruns = 0
         self.requests: dict[str, RequestState] = {}
+        self.suspects: dict[str, dict[str, Order]] = {process: {} for process in config.processes}
         self.pools = {process: StagePool(process, count) for process, count in config.processes.items()}
         self.waiting: dict[int, list[tuple[Order, str]]] = {stage.stage_id: [] for stage in config.stages}
         self.unsettled: dict[int, None] = {}
@@ -146,6 +148,34 @@ class MachineState:
             self.refs.drop(ref)
         slot.held.clear()
         self.unsettled[slot.stage_id] = None
+        if self.suspects[worker.process]:  # one of them may wait, in any stage, until those before it have gone
+            self.unsettle(worker.process)
+
+    # ---- suspicion
+
+    def suspect(self, request: RequestState, process: str) -> None:
+        """The request runs again and may kill again; until it is clear it runs alone."""
+        request.suspicion = Suspicion(process, self.said(request, process))
+        self.suspects[process][request.request_id] = request.order
+
+    def clear(self, request: RequestState) -> None:
+        """It has ended, or got further than where its replica died: others may share a replica with it."""
+        if request.suspicion is not None:
+            del self.suspects[request.suspicion.process][request.request_id]
+            self.unsettle(request.suspicion.process)
+            request.suspicion = None
+
+    def first_suspect(self, process: str) -> Order | None:
+        """The place of the oldest of them."""
+        return min(self.suspects[process].values(), default=None)
+
+    def said(self, request: RequestState, process: str) -> int:
+        """Items of the current attempt that have come from the stages of `process`."""
+        edges = request.attempt.edges.values()
+        return sum(edge.next_seq for edge in edges if self._is_in(edge.plan.source, process))
+
+    def _is_in(self, stage_id: int, process: str) -> bool:
+        return stage_id != CLIENT and self.plan(stage_id).process == process
 
     # ---- credit
 
