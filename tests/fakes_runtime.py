@@ -59,7 +59,7 @@ class FakeRuntime:
 
     def status(self) -> RuntimeStatus:
         return RuntimeStatus(
-            self.state, {"thinker": self.state, "speaker": "ready"}, gauges={"thinker": {"running": 1}}
+            self.state, {"thinker": self.state, "speaker": "ready"}, replica_gauges={("thinker", 0): {"running": 1}}
         )
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:

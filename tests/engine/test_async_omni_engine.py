@@ -18,7 +18,8 @@ from omnistage.core.errors import (
 )
 from omnistage.core.request import OmniRequest
 from omnistage.engine.admission import Ask
-from omnistage.engine.async_omni_engine import AsyncOmniEngine, RequestRecord
+from omnistage.engine.async_omni_engine import AsyncOmniEngine
+from omnistage.engine.records import RequestRecord
 from omnistage.runtime.base import ClientClosed, ClientRestarted, Sink
 from tests.engine.models import SPOKEN
 from tests.fakes_runtime import FakeRuntime

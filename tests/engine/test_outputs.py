@@ -5,7 +5,7 @@ import numpy as np
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.output import OmniRequestOutput
 from omnistage.core.payload import MultimodalPayload, Tensor
-from omnistage.core.request import StageTimes, Usage
+from omnistage.core.request import Usage
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.outputs import failed_output, last_part, part_of, whole
 from omnistage.runtime.base import ClientClosed, ClientItem
@@ -55,15 +55,13 @@ def test_sound_joins_along_time_and_its_description_is_not_joined() -> None:
         for value in (0.1, 0.2)
     ]
     request = admit(SPOKEN, Ask("a"))
-    closed = ClientClosed(
-        "r", "finished", None, {1: Usage(audio_seconds=0.5)}, {1: StageTimes(running_s=2.0)}, {0: "length"}
-    )
-    joined = whole([*parts, last_part(SPOKEN, request, closed)])
+    closed = ClientClosed("r", "finished", None, {1: Usage(audio_seconds=0.5)}, {}, {0: "length"})
+    joined = whole([*parts, last_part(SPOKEN, request, closed, {"attempts": 2})])
     assert joined.multimodal_output.numpy("audio").tolist() == np.array([0.1, 0.1, 0.2, 0.2], np.float32).tolist()
     assert joined.multimodal_output.metadata == {"sample_rate": 8000, "voice": "v"}
     assert (joined.stage_id, joined.final_output_type, joined.finish_reason) == (1, "audio", "length")
     assert joined.metrics["usage"][1]["audio_seconds"] == 0.5
-    assert joined.metrics["times"][1]["running_s"] == 2.0
+    assert joined.metrics["attempts"] == 2
 
 
 def test_pictures_are_arrays() -> None:

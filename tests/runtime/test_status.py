@@ -37,6 +37,7 @@ def test_gauges_are_added_up_over_replicas(board: StatusBoardState) -> None:
     board.show_gauges(("voice", 0), {"voice": {"running": 2, "waiting": 0}})
     board.show_gauges(("voice", 1), {"voice": {"running": 3}})
     assert board.gauges == {"voice": {"running": 5, "waiting": 0}}
+    assert board.replica_gauges == {("voice", 0): {"running": 2, "waiting": 0}, ("voice", 1): {"running": 3}}
     board.show_gauges(("voice", 0), {})
     assert board.gauges == {"voice": {"running": 3}}
 

@@ -32,7 +32,7 @@ def test_a_start_reads_the_flags_and_starts_the_stages(folder: str, monkeypatch:
         def start(self) -> None:
             started.append(self.record_events)
 
-    monkeypatch.setattr(module, "runtime_of", lambda _, *, record_events: Starting(record_events))
+    monkeypatch.setattr(module, "runtime_of", lambda _, *, record_events, **observer: Starting(record_events))
     given = {"pipeline": "causal_lm", "drain_timeout_s": 3.0}
     loaded = load(ServeOptions(folder, overrides=lambda: given, record_events=Path("events")))
     assert started == [Path("events")]

@@ -14,6 +14,10 @@ def deltas(chunks: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     return [(choice["index"], choice["delta"]) for chunk in chunks for choice in chunk["choices"]]
 
 
+def ended(reason: str | None, **metrics: Any) -> OmniRequestOutput:
+    return OmniRequestOutput("r", 0, "text", finished=True, finish_reason=reason, metrics=metrics)
+
+
 def test_several_choices_in_one_stream() -> None:
     """Fault: a choice without a role or an end of its own; one choice's reason told of another."""
     state = ChatStreamState(TEXT)
@@ -21,7 +25,7 @@ def test_several_choices_in_one_stream() -> None:
         *state.text(CompletionOutput(1, "b")),
         *state.text(CompletionOutput(0, "a")),
         *state.text(CompletionOutput(1, "", finish_reason="length")),
-        *state.end("stop", Usage()),
+        *state.end(ended("stop"), Usage()),
     ]
     assert deltas(chunks) == [
         (1, {"role": "assistant", "content": ""}),
@@ -37,7 +41,7 @@ def test_several_choices_in_one_stream() -> None:
 def test_sound_before_any_text_begins_the_stream() -> None:
     """Fault: the first chunk has no role when sound is first."""
     state = ChatStreamState(ChatFrame("c", 100, "m", content=False, audio_id="audio_1"))
-    chunks = [*state.audio(b"\x00\x01"), *state.text(CompletionOutput(0, "a")), *state.end(None, Usage())]
+    chunks = [*state.audio(b"\x00\x01"), *state.text(CompletionOutput(0, "a")), *state.end(ended(None), Usage())]
     assert deltas(chunks) == [
         (0, {"role": "assistant", "content": None}),
         (0, {"audio": {"id": "audio_1", "data": "AAE="}}),
@@ -101,3 +105,15 @@ def test_usage_adds_up() -> None:
 def test_an_event_is_one_line() -> None:
     """Fault: a line break in a text ends the event early."""
     assert event({"content": "a\nb"}) == b'data: {"content":"a\\nb"}\n\n'
+
+
+def test_metrics_come_where_they_were_asked_for_and_the_usage_stays_last() -> None:
+    """Fault: an extra that clients did not ask for, or one that stands where they look for the usage."""
+    output = ended("stop", usage={0: {}}, ttft_s=0.5)
+    frame = ChatFrame("chatcmpl-1", 100, "m", include_usage=True, include_metrics=True)
+    *_, metrics, usage = ChatStreamState(frame).end(output, Usage())
+    assert (metrics["choices"], metrics["metrics"], metrics["usage"]) == ([], {"ttft_s": 0.5}, None)
+    assert "metrics" not in usage and usage["usage"]["total_tokens"] == 0
+    assert completion_object(frame, output, None, Usage())["metrics"] == {"ttft_s": 0.5}
+    assert "metrics" not in completion_object(TEXT, output, None, Usage())
+    assert not any("metrics" in chunk for chunk in ChatStreamState(TEXT).end(output, Usage()))

@@ -322,3 +322,11 @@ async def test_a_client_that_goes_before_the_answer_ends_its_request() -> None:
     await create_app(serving_of(runtime))(scope, receive, send)
     assert sent[0]["status"] == 499
     assert list(runtime.aborted.values()) == ["the client has gone"]
+
+
+async def test_metrics_of_a_request_come_with_its_reply() -> None:
+    """Fault: a field that is accepted and has no effect."""
+    _, body = await ask({"messages": CHAT, "include_metrics": True})
+    assert 0 <= body["metrics"]["ttft_s"] <= body["metrics"]["e2el_s"]
+    chunks = await stream({"messages": CHAT, "include_metrics": True})
+    assert [chunk["metrics"]["attempts"] for chunk in chunks if "metrics" in chunk] == [1]

@@ -3,6 +3,7 @@
 import pytest
 
 from omnistage import __version__
+from omnistage.core.errors import ErrorInfo
 from omnistage.runtime.base import ReplicaStatus, RuntimeStatus
 from tests.fakes_runtime import FakeRuntime
 from tests.serve.live import CHAT, client_of, serving_of
@@ -49,18 +50,39 @@ async def test_metrics_equal_what_clients_counted() -> None:
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     for line in (
         'omnistage_requests_total{outcome="finished"} 2.0',
-        'omnistage_tokens_total{kind="completion"} 4.0',
-        'omnistage_tokens_total{kind="prompt"} 6.0',
-        "omnistage_audio_seconds_total 0.04",
+        'omnistage_tokens_total{kind="completion",outcome="finished"} 4.0',
+        'omnistage_tokens_total{kind="prompt",outcome="finished"} 6.0',
+        'omnistage_audio_seconds_total{outcome="finished"} 0.04',
+        'omnistage_errors_total{code="invalid_request"} 1.0',
+        'omnistage_errors_total{code="unknown_url"} 1.0',
+        "omnistage_inter_token_seconds_count 2.0",
+        "omnistage_time_per_output_token_seconds_count 2.0",
+        "omnistage_real_time_factor_count 2.0",
         "omnistage_time_to_first_text_seconds_count 2.0",
         "omnistage_time_to_first_audio_seconds_count 2.0",
         "omnistage_request_seconds_count 2.0",
-        'omnistage_stage{figure="running",stage="thinker"} 1.0',
+        'omnistage_stage{figure="running",replica="0",stage="thinker"} 1.0',
         'omnistage_http_responses_total{route="/v1/chat/completions",status="200"} 2.0',
         'omnistage_http_responses_total{route="/v1/chat/completions",status="400"} 1.0',
         'omnistage_http_responses_total{route="unknown",status="404"} 1.0',
     ):
         assert line in lines
+
+
+async def test_every_error_object_is_counted_by_its_code() -> None:
+    """Fault: errors of one kind, or of a stream that has begun, that no series shows."""
+    runtime = FakeRuntime()
+    serving = serving_of(runtime, api_key="secret")
+    async with client_of(serving) as client:
+        await client.get("/version")
+        client.headers["Authorization"] = "Bearer secret"
+        runtime.error = ErrorInfo("stage_failed", "broken", "speaker")
+        for stream in (True, False):
+            await client.post("/v1/chat/completions", json={"messages": CHAT, "stream": stream})
+        lines = (await client.get("/metrics")).text.splitlines()
+    assert 'omnistage_errors_total{code="stage_failed"} 2.0' in lines
+    assert 'omnistage_errors_total{code="invalid_api_key"} 1.0' in lines
+    assert 'omnistage_requests_total{outcome="failed"} 2.0' in lines
 
 
 async def test_the_key_covers_every_route_but_health() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from omnistage.core.errors import ModelNotFoundError
 from omnistage.core.request import Usage
-from omnistage.engine.async_omni_engine import RequestRecord
+from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures
 from omnistage.serve.serving import figures_of
 from tests.fakes_runtime import FakeRuntime
@@ -24,6 +24,6 @@ def test_only_the_served_model_is_there() -> None:
 def test_figures_are_those_of_the_record() -> None:
     """Fault: a number that is counted under another's name."""
     usage = Usage(prompt_tokens=1, cached_tokens=2, completion_tokens=3, audio_seconds=4.0)
-    assert figures_of(RequestRecord("finished", usage, 5.0, 6.0, 7.0)) == RequestFigures(
-        "finished", 1, 2, 3, 4.0, 5.0, 6.0, 7.0
+    assert figures_of(RequestRecord("finished", usage, 5.0, 6.0, 7.0, 3, 5.0, 6.0, [(1.0, 2)])) == RequestFigures(
+        "finished", 1, 2, 3, 4.0, 5.0, 6.0, 7.0, 0.5, ((1.0, 2),), 1.75
     )

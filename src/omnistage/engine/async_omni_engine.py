@@ -7,9 +7,7 @@ threads to the event loop. Ends a request in the runtime as soon as nobody reads
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.core.errors import (
@@ -22,10 +20,11 @@ from omnistage.core.errors import (
     UnsupportedByModelError,
 )
 from omnistage.core.output import OmniRequestOutput
-from omnistage.core.request import OmniRequest, Usage
+from omnistage.core.request import OmniRequest
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.mailbox import MailboxState, Message, Parcel
-from omnistage.engine.outputs import answer_usage, last_part, part_of, whole
+from omnistage.engine.outputs import last_part, part_of, whole
+from omnistage.engine.records import RecordState, RequestRecord, request_metrics
 from omnistage.engine.served import ServedModel
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, RuntimeStatus
 
@@ -35,23 +34,12 @@ _SETTLED_TIMEOUT_S = 86_400.0  # longer than any stage may take to start
 _RETRY_AFTER_S = 5.0
 
 
-@dataclass(slots=True)
-class RequestRecord:
-    """What became of one request, for metrics. Seconds since arrival; None for what never came."""
-
-    outcome: str = ""
-    usage: Usage = field(default_factory=Usage)
-    first_text_s: float | None = None
-    first_audio_s: float | None = None
-    end_s: float = 0.0
-
-
 Observer = Callable[[RequestRecord], None]
 
 
 class AsyncOmniEngine:
     """All methods belong to one event loop, but for `status`. `observer` is told of each admitted request once, when it
-    has ended, in the runtime's thread."""
+    has ended for its consumer."""
 
     def __init__(self, model: ServedModel, runtime: Runtime, *, observer: Observer | None = None) -> None:
         self.model = model
@@ -85,43 +73,47 @@ class AsyncOmniEngine:
 
     async def _parts(self, request: OmniRequest) -> AsyncGenerator[OmniRequestOutput | None, None]:
         """Parts of the answer; None says that the parts before it are void."""
-        mailbox = self._submitted(request)
+        record = RecordState(self.model, streamed=request.stream)
+        mailbox = self._submitted(request, record)
         ended = False
         try:
             while not ended:
                 parcel = await mailbox.take()
                 ended = isinstance(parcel.message, ClientClosed)
-                yield self._opened(request, parcel)
+                yield self._opened(request, parcel, record)
                 self._acknowledge(request.request_id, parcel)
         finally:
             if not ended:
                 self._runtime.abort(request.request_id, "the client has gone")
+            if self._observer is not None:
+                self._observer(record.end(None))
 
-    def _submitted(self, request: OmniRequest) -> MailboxState:
+    def _submitted(self, request: OmniRequest, record: RecordState) -> MailboxState:
         mailbox = MailboxState()
         self._open[request.request_id] = mailbox
-        self._runtime.submit(request, _Watch(self, request.request_id, mailbox).take)
+        self._runtime.submit(request, _Watch(self, request.request_id, mailbox, record).take)
         return mailbox
 
-    def _opened(self, request: OmniRequest, parcel: Parcel) -> OmniRequestOutput | None:
+    def _opened(self, request: OmniRequest, parcel: Parcel, record: RecordState) -> OmniRequestOutput | None:
         match parcel.message:
             case ClientItem() as item:
-                return part_of(item)
+                part = part_of(item)
+                record.handed(part)
+                return part
             case ClientRestarted():
                 return None
-            case ClientClosed(outcome="finished") as closed:
-                return last_part(self.model, request, closed)
             case ClientClosed() as closed:
-                raise _error_of(closed)
+                measured = request_metrics(self.model, record.end(closed), closed)
+                if closed.outcome != "finished":
+                    raise _error_of(closed)
+                return last_part(self.model, request, closed, measured)
 
     def _acknowledge(self, request_id: str, parcel: Parcel) -> None:
         for receipt in parcel.receipts:
             self._runtime.took(request_id, receipt.source, receipt.seq, receipt.attempt)
 
-    def _ended(self, request_id: str, record: RequestRecord) -> None:
+    def _ended(self, request_id: str) -> None:
         self._open.pop(request_id, None)
-        if self._observer is not None:
-            self._observer(record)
 
     async def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
         """Ends a request and waits until it has ended. False if there is no such open request."""
@@ -176,29 +168,20 @@ class AsyncOmniEngine:
 
 
 class _Watch:
-    """Stands between a runtime and a mailbox: notes times, and that the request has ended. Called in any thread."""
+    """Stands between a runtime and a mailbox: notes what comes, and that the request has ended. Called in any thread."""
 
-    def __init__(self, engine: AsyncOmniEngine, request_id: str, mailbox: MailboxState) -> None:
+    def __init__(self, engine: AsyncOmniEngine, request_id: str, mailbox: MailboxState, record: RecordState) -> None:
         self._engine = engine
         self._request_id = request_id
         self._mailbox = mailbox
-        self._arrived_s = time.monotonic()
-        self._record = RequestRecord()
+        self._record = record
 
     def take(self, message: Message) -> None:
-        since_s = time.monotonic() - self._arrived_s
-        record = self._record
         match message:
-            case ClientItem(final_output_type="text") if record.first_text_s is None:
-                record.first_text_s = since_s if part_of(message).text else None
-            case ClientItem(final_output_type="audio") if record.first_audio_s is None:
-                record.first_audio_s = since_s if message.payload.nbytes else None
-            case ClientRestarted():
-                record.first_text_s = record.first_audio_s = None
             case ClientClosed():
-                record.outcome, record.end_s = message.outcome, since_s
-                record.usage = answer_usage(self._engine.model, message.usage)
-                self._engine._ended(self._request_id, record)
+                self._engine._ended(self._request_id)
+            case _:
+                self._record.came(message)
         self._mailbox.put(message)
 
 

@@ -32,27 +32,23 @@ def part_of(item: ClientItem) -> OmniRequestOutput:
             return replace(part, multimodal_output=item.payload)
 
 
-def last_part(model: ServedModel, request: OmniRequest, closed: ClientClosed) -> OmniRequestOutput:
-    """The part that ends an answer: nothing new to read or hear, but why it ended and what it took."""
+def last_part(
+    model: ServedModel, request: OmniRequest, closed: ClientClosed, measured: Mapping[str, Any] | None = None
+) -> OmniRequestOutput:
+    """The part that ends an answer: nothing new to read or hear, but why it ended and what it took. `measured` goes into its
+    metrics (engine.records)."""
     final = model.maker(request.wants[-1])
     reason = None
     if closed.outcome == "finished":
         reason = "length" if "length" in closed.reasons.values() else "stop"
-    metrics = {
-        "usage": {stage: usage_numbers(usage) for stage, usage in closed.usage.items()},
-        "times": {
-            stage: {"queued_s": times.queued_s, "running_s": times.running_s, "forward_s": times.forward_s}
-            for stage, times in closed.times.items()
-        },
-        "attempts": closed.attempts,
-    }
+    usage = {stage: usage_numbers(usage) for stage, usage in closed.usage.items()}
     return OmniRequestOutput(
         request.request_id,
         final.stage_id,
         request.wants[-1],
         finished=True,
         finish_reason=reason,
-        metrics=metrics,
+        metrics={"usage": usage, **(measured or {})},
         error=closed.error,
     )
 

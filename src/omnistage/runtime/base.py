@@ -76,13 +76,14 @@ class ReplicaStatus:
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
     """`state`: starting | ready | degraded | draining | stopped. `stages`: state of each stage by name ("thinker": "ready").
-    `gauges`: stage figures of the last heartbeat, by stage name."""
+    `gauges`: stage figures of the last heartbeats by stage name, added up over replicas; `replica_gauges` by (name, replica)."""
 
     state: str
     stages: Mapping[str, str]
     replicas: tuple[ReplicaStatus, ...] = ()
     open_requests: int = 0
     gauges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    replica_gauges: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def trouble(self) -> str:

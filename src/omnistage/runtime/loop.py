@@ -148,6 +148,7 @@ class RuntimeLoop(ABC):
             replicas=self._board.replicas,
             open_requests=len(self._sinks),
             gauges=self._board.gauges,
+            replica_gauges=self._board.replica_gauges,
         )
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:

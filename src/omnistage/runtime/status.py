@@ -69,6 +69,15 @@ class StatusBoardState:
         return {stage: dict(counter) for stage, counter in total.items()}
 
     @property
+    def replica_gauges(self) -> dict[tuple[str, int], Mapping[str, float]]:
+        """The same, by (stage name, replica)."""
+        return {
+            (stage, replica): gauges
+            for (_, replica), by_stage in self._gauges.items()
+            for stage, gauges in by_stage.items()
+        }
+
+    @property
     def over(self) -> bool:
         """Nothing is carried out any more."""
         return self.phase in ("ending", "stopped")

@@ -15,7 +15,7 @@ from omnistage.serve.serving import Serving
 def create_app(serving: Serving) -> ASGIApp:
     """Everything that is served, behind the API key."""
     app = FastAPI(title="omnistage", version=__version__, redirect_slashes=False)
-    install_handlers(app)
+    install_handlers(app, serving.metrics)
     for routes in (chat, models, status):
         app.include_router(routes.router(serving))
     return Guard(app, api_key=serving.api_key, metrics=serving.metrics)

@@ -31,6 +31,7 @@ from omnistage.core.errors import (
     StageUnavailableError,
     UnsupportedByModelError,
 )
+from omnistage.obs.metrics import ServerMetrics
 
 STATUS_OF: dict[type[OmniError], int] = {
     InvalidRequestError: 400,
@@ -81,20 +82,24 @@ def error_response(error: OmniError) -> JSONResponse:
     return JSONResponse(error_object(error), status_of(error), headers_of(error))
 
 
-def install_handlers(app: FastAPI) -> None:
-    """Every error of every route goes out as an error object, also unknown routes and our own mistakes."""
+def install_handlers(app: FastAPI, metrics: ServerMetrics) -> None:
+    """Every error of every route goes out as an error object, also unknown routes and our own mistakes, and is counted."""
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
-        return error_response(error if isinstance(error, OmniError) else OmniError(str(error)))
+        known = error if isinstance(error, OmniError) else OmniError(str(error))
+        metrics.refused(known.code)
+        return error_response(known)
 
     async def framework(request: Request, error: Exception) -> JSONResponse:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
+        metrics.refused(_code_of(status))
         said = _routing_message(request, status, str(getattr(error, "detail", error)))
         return JSONResponse(_object(said, _type_of(status), None, _code_of(status)), status, headers)
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s failed: %s: %s", request.method, request.url.path, type(error).__name__, error)
+        metrics.refused(OmniError.code)
         return JSONResponse(_object("internal error", "server_error", None, "internal"), 500)
 
     async def gone(request: Request, error: Exception) -> Response:

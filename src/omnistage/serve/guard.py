@@ -35,6 +35,7 @@ class Guard:
             await self._app(scope, receive, counted)
         else:
             error = InvalidKeyError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+            self._metrics.refused(error.code)
             await error_response(error)(scope, receive, counted)
 
     def _may_pass(self, scope: Scope) -> bool:

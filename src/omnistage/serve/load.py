@@ -34,7 +34,7 @@ def load(options: ServeOptions) -> Loaded:
     metrics = ServerMetrics()
     engine = AsyncOmniEngine(
         served_model(resolution),
-        runtime_of(resolution, record_events=options.record_events),
+        runtime_of(resolution, record_events=options.record_events, observer=metrics),
         observer=lambda record: metrics.ended(figures_of(record)),
     )
     engine.start()

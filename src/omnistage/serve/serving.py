@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError
-from omnistage.engine.async_omni_engine import AsyncOmniEngine, RequestRecord
+from omnistage.engine.async_omni_engine import AsyncOmniEngine
+from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures, ServerMetrics
 
 MAX_BODY_NBYTES = 32 * 2**20
@@ -58,4 +59,7 @@ def figures_of(record: RequestRecord) -> RequestFigures:
         first_text_s=record.first_text_s,
         first_audio_s=record.first_audio_s,
         end_s=record.end_s,
+        tpot_s=record.tpot_s,
+        token_gaps=tuple(record.token_gaps),
+        rtf=record.rtf,
     )

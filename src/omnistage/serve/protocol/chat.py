@@ -75,6 +75,7 @@ class ChatRequest(Strict):
     stream_options: StreamOptions | None = None
     sampling_params_list: Given = None
     priority: Given = None
+    include_metrics: bool | None = None
 
     n: Given = None
     temperature: Given = None

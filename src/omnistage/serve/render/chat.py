@@ -2,7 +2,7 @@
 
 Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for.
 A stream's chunks per choice: role first; content and audio as they come; the audio object's expiry; the finish reason.
-Then, if asked for, one chunk with the usage. Times are Unix seconds.
+Then, if asked for, one chunk with the request's metrics, and one with the usage. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class ChatFrame:
     content: bool = True
     audio_id: str | None = None
     include_usage: bool = False
+    include_metrics: bool = False
 
     @property
     def expires_at(self) -> int:
@@ -63,14 +64,17 @@ class ChatStreamState:
         encoded = base64.b64encode(data).decode("ascii")
         return [*self._begin(0), self._chunk(0, {"audio": {"id": self.frame.audio_id, "data": encoded}})]
 
-    def end(self, finish_reason: str | None, usage: Usage) -> list[dict[str, Any]]:
+    def end(self, output: OmniRequestOutput, usage: Usage) -> list[dict[str, Any]]:
         """The chunks after the last piece of text and sound."""
         chunks = [] if self.finish_reasons else self._begin(0)
         if self.frame.audio_id is not None:
             chunks.append(self._chunk(0, {"audio": {"expires_at": self.frame.expires_at}}))
         for index in sorted(self.finish_reasons):
-            reason = openai_reason(self.finish_reasons[index] or finish_reason)
+            reason = openai_reason(self.finish_reasons[index] or output.finish_reason)
             chunks.append(self._chunk(index, {}, finish_reason=reason))
+        if self.frame.include_metrics:
+            none = {"usage": None} if self.frame.include_usage else {}
+            chunks.append({**self._head(), "choices": [], "metrics": metrics_object(output), **none})
         if self.frame.include_usage:
             chunks.append({**self._head(), "choices": [], "usage": usage_object(usage)})
         return chunks
@@ -109,6 +113,7 @@ def completion_object(
 ) -> dict[str, Any]:
     """The whole reply. `audio_data` is the sound in the reply's format, None where none was asked for."""
     completions = output.outputs or (CompletionOutput(0),)
+    measured = {"metrics": metrics_object(output)} if frame.include_metrics else {}
     return {
         "id": frame.reply_id,
         "object": "chat.completion",
@@ -117,7 +122,13 @@ def completion_object(
         "system_fingerprint": None,
         "choices": [_choice(frame, output, completion, audio_data) for completion in completions],
         "usage": usage_object(usage),
+        **measured,
     }
+
+
+def metrics_object(output: OmniRequestOutput) -> dict[str, Any]:
+    """How long what took (engine.records); what was used stands in `usage`."""
+    return {name: value for name, value in output.metrics.items() if name != "usage"}
 
 
 def _choice(

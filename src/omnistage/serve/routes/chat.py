@@ -86,6 +86,7 @@ def reply_to(serving: Serving, body: ChatRequest) -> Reply:
         content="text" in asked,
         audio_id=f"audio_{uuid4().hex}" if spoken else None,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        include_metrics=bool(body.include_metrics),
     )
     given = None if body.audio is None else body.audio.format
     return Reply(ask, frame, audio_format(given, streamed=stream))
@@ -111,6 +112,7 @@ async def events(
                 yield event(chunk)
         yield DONE
     except OmniError as error:
+        serving.metrics.refused(error.code)
         yield event(error_object(error))
 
 
@@ -125,7 +127,7 @@ class StreamedAnswerState:
 
     async def chunks(self, output: OmniRequestOutput) -> list[dict[str, Any]]:
         if output.finished:
-            return self._chat.end(output.finish_reason, usage_of(self._serving.engine.model, output))
+            return self._chat.end(output, usage_of(self._serving.engine.model, output))
         chunks = [chunk for completion in output.outputs for chunk in self._chat.text(completion)]
         if "audio" in output.multimodal_output.tensors:
             data = await asyncio.to_thread(_streamed_audio, output, self._form, self._silent)

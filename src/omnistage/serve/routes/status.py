@@ -52,5 +52,5 @@ def gauges_of(status: RuntimeStatus) -> GaugeFigures:
         open_requests=status.open_requests,
         restarts=sum(replica.restarts for replica in status.replicas),
         stages_ready={name: state == "ready" for name, state in status.stages.items()},
-        stage_gauges=status.gauges,
+        stage_gauges=status.replica_gauges,
     )
