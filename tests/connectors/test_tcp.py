@@ -158,7 +158,7 @@ def test_what_strangers_send_does_not_end_the_owner(ends: tuple[TcpConnector, Tc
 def test_a_killed_owner_is_an_error_at_once(far: tuple[subprocess.Popen[bytes], PayloadRef]) -> None:
     """Fault: a request waits its whole deadline for a host that is gone."""
     process, ref = far
-    reader = connector("b/0", HOSTS[1], wait_s=30.0)
+    reader = connector("b/0", HOSTS[1], wait_s=8.0)
     assert reader.get(ref).numpy("t0").sum() == 3 * MIB
     process.send_signal(signal.SIGSTOP)
     assert not reader.can_read(ref)
