@@ -58,8 +58,8 @@ def test_check_says_what_the_configuration_takes() -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "stage writer: 1 replica(s), each KV cache 1.0 MiB, inputs at most 10.0 MiB",
-        "stage speaker: 1 replica(s), each KV cache 0.0 MiB, inputs at most 10.0 MiB",
-        "stage painter: 1 replica(s), each KV cache 0.0 MiB, inputs at most 10.0 MiB",
+        "stage speaker: 1 replica(s), each inputs at most 10.0 MiB",
+        "stage painter: 1 replica(s), each inputs at most 10.0 MiB",
         "process writer: stages 0, 1 replica(s), each arena 0.0 MiB",
         "process speaker: stages 1, 1 replica(s), each arena 0.0 MiB",
         "process painter: stages 2, 1 replica(s), each arena 0.0 MiB",

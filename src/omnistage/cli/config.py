@@ -57,9 +57,9 @@ def check(
     """Print everything that is wrong (exit code 1), or what the configuration takes."""
     resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
     for stage in memory(resolution):
+        cache = f"KV cache {_mib(stage.kv_cache_nbytes)}, " if stage.kv_cache_nbytes else ""
         print(
-            f"stage {stage.name}: {stage.num_replicas} replica(s), each KV cache {_mib(stage.kv_cache_nbytes)}, "
-            f"inputs at most {_mib(stage.inputs_nbytes)}"
+            f"stage {stage.name}: {stage.num_replicas} replica(s), each {cache}inputs at most {_mib(stage.inputs_nbytes)}"
         )
     for process in resolution.processes:
         ids = ", ".join(str(stage_id) for stage_id in process.stage_ids)

@@ -14,7 +14,8 @@ from omnistage.serve.serving import Serving
 
 def create_app(serving: Serving) -> ASGIApp:
     """Everything that is served, behind the API key."""
-    app = FastAPI(title="omnistage", version=__version__, redirect_slashes=False)
+    # The schema is served; its pages would load scripts from other hosts.
+    app = FastAPI(title="omnistage", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     install_handlers(app, serving.metrics)
     for routes in (chat, models, status):
         app.include_router(routes.router(serving))

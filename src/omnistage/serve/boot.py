@@ -124,7 +124,6 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
     _on_signals(ending.set)
     serving = asyncio.create_task(server.serve([listener]))
     await server.listening.wait()
-    _say(f"listening on http://{options.host}:{listener.getsockname()[1]} (model {options.model})")
     try:
         loaded = await asyncio.to_thread(lambda: importlib.import_module(_LOADER).load(options))
     except OmniError:
@@ -132,6 +131,7 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
         await serving
         raise
     front.app = loaded.app
+    _say(f"listening on http://{options.host}:{listener.getsockname()[1]} (model {options.model})")
     try:
         await _end_or_failure(loaded.engine, ending)
     finally:  # the engine ends first, so that every open request still gets its answer or its error
