@@ -157,7 +157,7 @@ def test_bases_that_go_round_are_an_error(folder: Path) -> None:
         ("platforms: 3", "deploy.yaml platforms: 3 is not accepted; accepted: a mapping of names"),
         ("connectors: {1: {kind: shm}}", "deploy.yaml connectors: {1: {'kind': 'shm'}} is not accepted"),
         ("connectors: {a: shm}", "deploy.yaml connectors.a: 'shm' is not accepted; accepted: a mapping with kind"),
-        ("connectors: {a: {kind: 3}}", "deploy.yaml connectors.a.kind: 3 is not accepted; accepted: shm, inproc"),
+        ("connectors: {a: {kind: 3}}", "deploy.yaml connectors.a.kind: 3 is not accepted; accepted: shm, inproc, tcp"),
         ("connectors: {a: {kind: shm, extr: 1}}", "deploy.yaml connectors.a.extr: unknown key; did you mean 'extra'?"),
         ("edges: [3]", "deploy.yaml edges[0]: 3 is not accepted; accepted: a mapping with source and target"),
         ("edges: [{source: 0}]", "deploy.yaml edges[0]: {'source': 0} is not accepted"),

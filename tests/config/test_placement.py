@@ -93,11 +93,11 @@ def test_connectors_that_fit_are_accepted(tmp_path: Path) -> None:
     [
         (
             {"stage_1_input_connectors": {"from_stage_0": "local"}},
-            "'inproc' is not accepted; accepted: shm (its stages are in two",
+            "'inproc' is not accepted; accepted: shm or tcp (its stages are in two",
         ),
         (
             {"stage_1_input_connectors": {"from_stage_0": "far"}},
-            "from_stage_0: 'mooncake' is not accepted; accepted: shm",
+            "from_stage_0: 'mooncake' is not accepted; accepted: shm or tcp",
         ),
         (
             {"stage_0_process": "a", "stage_1_process": "a", "stage_0_output_connectors": {"to_stage_1": "shared"}},
@@ -119,6 +119,24 @@ def test_a_connector_that_cannot_be_is_refused(overrides: dict[str, Any], error:
     """Fault: a wiring that is believed and not done."""
     (problem,) = problems({"connectors": CONNECTORS, **overrides})
     assert error in problem
+
+
+def test_an_edge_can_go_by_tcp(tmp_path: Path) -> None:
+    """Fault: a connector that is named and not used, or bytes that are set aside twice or not at all."""
+    path = tmp_path / "deploy.yaml"
+    path.write_text(
+        "connectors: {between: {kind: tcp}}\n"
+        "stages: [{stage_id: 0, host: 127.0.0.2}, {stage_id: 1, input_connectors: {from_stage_0: between}}]"
+    )
+    resolution = resolved(deploy_config=path)
+    assert [resolution.connector_of(edge) for edge in resolution.edges] == ["tcp", "shm"]
+    assert (resolution.stage(0).host, resolution.stage(1).host) == ("127.0.0.2", "127.0.0.1")
+    whole = resolved().processes
+    writer, speaker, painter = resolution.processes
+    assert (writer.tcp_nbytes, speaker.tcp_nbytes, painter.tcp_nbytes) == (8 * 3 * 1000, 0, 0)
+    assert writer.arena_nbytes < whole[0].arena_nbytes and (speaker, painter) == whole[1:]
+    (problem,) = problems({"stage_0_process": "a", "stage_1_process": "a", "stage_1_host": "127.0.0.3"})
+    assert "process 'a': its stages need equal host (stage 0: 127.0.0.1, stage 1: 127.0.0.3)" in problem
 
 
 def test_inline_has_no_use_for_connectors() -> None:

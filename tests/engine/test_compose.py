@@ -49,6 +49,16 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
 
 
+def test_the_budget_for_large_payloads_reaches_every_worker(folder: Path) -> None:
+    """Fault: a key that an operator sets and nothing obeys; a port that is open although nothing goes by tcp."""
+    for given, expected in (({}, 256 * 2**20), ({"arena_oversize_nbytes": 5}, 5)):
+        runtime = runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm", **given}))
+        assert isinstance(runtime, Driver)
+        plans = runtime._supervisor._processes.values()
+        assert [(plan.arena_oversize_nbytes, plan.tcp_nbytes) for plan in plans] == [(expected, None)] * len(plans)
+        runtime.close(0.0)
+
+
 def test_a_runtime_records_where_it_is_asked_to(folder: Path) -> None:
     """Fault: a record that is asked for and not kept."""
     resolution = resolved(str(folder), overrides={"pipeline": "causal_lm"})

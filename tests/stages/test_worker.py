@@ -105,7 +105,13 @@ class FakeChannel:
 class Process:
     """A worker in a thread; stage 0 writes, stage 1 speaks."""
 
-    def __init__(self, *stages: StageConfig, connector: TightConnector | None = None, build: Any = build_host) -> None:
+    def __init__(
+        self,
+        *stages: StageConfig,
+        connector: TightConnector | None = None,
+        fetching: Any = None,
+        build: Any = build_host,
+    ) -> None:
         self.channel, self.connector = FakeChannel(), connector or TightConnector()
         self.server, theirs = open_lifeline()
         plan = WorkerPlan(
@@ -116,7 +122,7 @@ class Process:
             life_line=theirs.fileno(),
             heartbeat_s=0.02,
         )
-        self.worker = Worker(plan, self.channel, theirs, self.connector, build=build)
+        self.worker = Worker(plan, self.channel, theirs, self.connector, fetching=fetching, build=build)
         self.code: int | None = None
         self._thread = threading.Thread(target=self._run, args=(theirs,), daemon=True)
         self._thread.start()
@@ -226,6 +232,39 @@ def test_items_wait_in_order_for_the_descriptor_of_their_arena(process: Process)
     assert process.channel.of(StageFailed) == []
     os.close(reader)
     os.close(writer)
+
+
+def test_an_item_whose_bytes_have_come_goes_on() -> None:
+    """Fault: an item that is fetched from another host stays parked; or the next one is fetched only after it."""
+    asked: list[int] = []
+
+    class Far(TightConnector):
+        name = "tcp"
+
+        def can_read(self, ref: PayloadRef) -> bool:
+            asked.append(ref.key)
+            return super().can_read(ref)
+
+    far, told = Far(), []
+
+    def fetching(arrived: Callable[[], None]) -> Far:
+        told.append(arrived)
+        return far
+
+    process = Process(fetching=fetching)
+    assert process.channel.heard(Ready)
+    process.speaker()
+    far.out_of_reach.add("main/0")
+    refs = [far.try_put(text(words)) for words in ("a", "b")]
+    process.channel.say(feed(0, refs[0]), feed(1, refs[1]), feed(2, None, last=True))
+    time.sleep(0.1)
+    assert process.channel.of(Consumed) == [] and asked == [0, 1]
+    far.out_of_reach.clear()
+    told[0]()
+    assert process.channel.heard(StageDone)
+    assert process.channel.of(StageFailed) == []
+    process.server.close()
+    process.ends()
 
 
 def test_an_arena_that_is_gone_fails_the_requests_that_wait_for_it(process: Process) -> None:

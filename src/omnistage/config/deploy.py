@@ -27,7 +27,7 @@ BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "deploy"
 SECTIONS = ("stages", "edges", "connectors")
 TOP_ONLY = ("pipeline", "base_config", "platforms")
 
-CONNECTOR_KINDS = {"shm": "shm", "inproc": "inproc", "SharedMemoryConnector": "shm"}
+CONNECTOR_KINDS = {"shm": "shm", "inproc": "inproc", "tcp": "tcp", "SharedMemoryConnector": "shm"}
 """Spellings of the kinds of connector there are."""
 
 _POSITIVE = Integer(1, 2**20)
@@ -144,7 +144,7 @@ class SectionReader:
             self.ignored.append(f"{where}.extra")
         kind = entry.get("kind", entry.get("name"))
         if not isinstance(kind, str):
-            self.refuse(f"{where}.kind", kind, "shm, inproc")
+            self.refuse(f"{where}.kind", kind, "shm, inproc, tcp")
             return None
         return CONNECTOR_KINDS.get(kind, kind)  # a kind there is not is refused when a stage uses it
 

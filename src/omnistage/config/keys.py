@@ -180,6 +180,7 @@ _STAGE_KEYS = (
     _stage("first_step_timeout_s", _SECONDS, "As step_timeout_s, for the first step."),
     _stage("step_timeout_s", _SECONDS, "A replica whose step takes longer is killed."),
     _stage("threads", Integer(1, 1024), "Threads that compute."),
+    _stage("host", Text(), "Address at which others reach its payloads that go by tcp."),
     _stage("dtype", Text(("float32", "bfloat16")), "Number format of weights and activations."),
     _stage("env", Table(), "Environment variables of the worker.", scope=Scope.STAGE),
     Key(

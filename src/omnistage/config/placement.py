@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from omnistage.config.pipeline import Edge
 from omnistage.config.resolution import CLIENT_WINDOW_ITEMS, DeployConfig, ProcessPlacement
-from omnistage.config.stage import StageConfig, arena_edges, arena_nbytes
+from omnistage.config.stage import EdgeId, OutputEdge, StageConfig, arena_edges, arena_nbytes
 from omnistage.config.state import ResolutionState
 from omnistage.core.errors import ConfigError, did_you_mean
 
-_BUILTIN = ("shm", "inproc")
+_BUILTIN = ("shm", "inproc", "tcp")
 _SIDE = {"input_connectors": re.compile(r"from_stage_(\d+)"), "output_connectors": re.compile(r"to_stage_(\d+)")}
 
 
@@ -26,12 +26,14 @@ def place_stages(
     for name in names:
         members = [stage for stage in stages if stage.process == name]
         _check_equal(state, name, "num_replicas", members, lambda stage: stage.num_replicas)
+        _check_equal(state, name, "host", members, lambda stage: stage.host)
         _check_equal(state, name, "env", members, lambda stage: stage.env)
         if inline:
             _check_inline(state, members)
         arena = 0 if inline else _arena_nbytes(state, members, edges)
+        tcp = _leaving_nbytes(members, edges, "tcp")
         ids = tuple(stage.stage_id for stage in members)
-        placements.append(ProcessPlacement(name, ids, members[0].num_replicas, members[0].env, arena))
+        placements.append(ProcessPlacement(name, ids, members[0].num_replicas, members[0].env, arena, tcp))
     return tuple(placements)
 
 
@@ -56,11 +58,36 @@ def _check_inline(state: ResolutionState, members: list[StageConfig]) -> None:
 def _arena_nbytes(state: ResolutionState, members: list[StageConfig], edges: tuple[Edge, ...]) -> int:
     """Room for what leaves the process: every running request's window on every edge, and final outputs to the caller."""
     seats = {stage.stage_id: stage.max_num_seqs for stage in members}
-    leaving = [edge for edge in edges if edge.source in seats and edge.target not in seats]
-    between = sum(seats[edge.source] * edge.window * edge.item_nbytes for edge in leaving)
+    between = _leaving_nbytes(members, edges, "shm")
     finals = [stage for stage in state.pipeline.stages if stage.stage_id in seats and stage.final_output]
     to_caller = sum(seats[stage.stage_id] * CLIENT_WINDOW_ITEMS * stage.item_nbytes for stage in finals)
     return arena_nbytes(between + to_caller, len(arena_edges(members)))
+
+
+def _leaving_nbytes(members: list[StageConfig], edges: tuple[Edge, ...], connector: str) -> int:
+    """Bytes of every running request's window on the edges that leave the process by `connector`."""
+    seats = {stage.stage_id: stage.max_num_seqs for stage in members}
+    sent = {
+        (stage.stage_id, output.target)
+        for stage in members
+        for output in stage.outputs
+        if output.connector == connector
+    }
+    return sum(
+        seats[edge.source] * edge.window * edge.item_nbytes for edge in edges if (edge.source, edge.target) in sent
+    )
+
+
+def send_by_tcp(stages: tuple[StageConfig, ...], chosen: frozenset[EdgeId]) -> tuple[StageConfig, ...]:
+    """The stages with the edges of `chosen` going by tcp."""
+
+    def wired(stage: StageConfig) -> tuple[OutputEdge, ...]:
+        return tuple(
+            replace(output, connector="tcp") if (stage.stage_id, output.target) in chosen else output
+            for output in stage.outputs
+        )
+
+    return tuple(replace(stage, outputs=wired(stage)) for stage in stages)
 
 
 def name_connectors(stages: tuple[StageConfig, ...], *, inline: bool) -> tuple[StageConfig, ...]:
@@ -79,10 +106,12 @@ def name_connectors(stages: tuple[StageConfig, ...], *, inline: bool) -> tuple[S
 
 def check_connectors(
     state: ResolutionState, stages: tuple[StageConfig, ...], edges: tuple[Edge, ...], deploy: DeployConfig
-) -> None:
-    """Connectors that stages name must exist, belong to an edge, and be of the kind that the placement asks for."""
+) -> frozenset[EdgeId]:
+    """Connectors that stages name must exist, belong to an edge, and be of the kind that the placement asks for. Comes back
+    with the edges that go by tcp."""
     fitting = {(stage.stage_id, output.target): output.connector for stage in stages for output in stage.outputs}
     used: set[str] = set()
+    by_tcp: set[EdgeId] = set()
     state.provenance.update({f"edges.{edge.source}->{edge.target}.connector": "placement" for edge in edges})
     for path, ends, name in _named(state):
         used.add(name)
@@ -96,11 +125,16 @@ def check_connectors(
             state.ignored.append(path)
         else:
             kind = deploy.connectors.get(name, name)
-            if kind != fitting[ends]:
-                where = "in one process" if fitting[ends] == "inproc" else "in two processes of one host"
-                state.problems.add(ConfigError.of(path, kind, f"{fitting[ends]} (its stages are {where})"))
+            if kind == "tcp" and fitting[ends] == "shm":
+                by_tcp.add(ends)
+            elif kind != fitting[ends]:
+                fits = "inproc (its stages are in one process)"
+                if fitting[ends] == "shm":
+                    fits = "shm or tcp (its stages are in two processes)"
+                state.problems.add(ConfigError.of(path, kind, fits))
             state.provenance[f"edges.{ends[0]}->{ends[1]}.connector"] = path
     state.ignored.extend(f"connectors.{name}" for name in deploy.connectors if name not in used)
+    return frozenset(by_tcp)
 
 
 def _named(state: ResolutionState) -> Iterator[tuple[str, tuple[int, int] | None, str]]:

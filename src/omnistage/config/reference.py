@@ -29,7 +29,7 @@ stages:
 edges:
   - {{source: 0, target: 1, window: 8, chunk: {{first: 1, later: 4, adaptive: true}}}}
 connectors:
-  local: {{kind: shm}}      # shm between processes, inproc inside one; a stage names it in input_connectors
+  local: {{kind: shm}}      # shm or tcp between processes, inproc inside one; a stage names it in input_connectors
 platforms:                # {", ".join(PLATFORMS)}
   cpu:
     stages: [{{stage_id: 0, threads: 2}}]

@@ -38,14 +38,15 @@ class DeployConfig:
 @dataclass(frozen=True, slots=True)
 class ProcessPlacement:
     """The stages that share a worker. `arena_nbytes` is the size of one replica's arena: the sum over the edges that leave
-    the process of max_num_seqs x window x item_nbytes, and what config.stage.arena_nbytes adds; 0 where every payload
-    travels inline."""
+    the process through it of max_num_seqs x window x item_nbytes, and what config.stage.arena_nbytes adds; 0 where every
+    payload travels inline. `tcp_nbytes` is the same sum over the edges that leave it by tcp."""
 
     name: str
     stage_ids: tuple[int, ...]
     num_replicas: int
     env: Mapping[str, str]
     arena_nbytes: int
+    tcp_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from omnistage.config.keys import KEYS, PIPELINE_KEYS, PLATFORMS, Scope
 from omnistage.config.layers import Given, Layers
 from omnistage.config.overrides import override_layer
 from omnistage.config.pipeline import PipelineConfig
-from omnistage.config.placement import check_connectors, name_connectors, place_stages
+from omnistage.config.placement import check_connectors, name_connectors, place_stages, send_by_tcp
 from omnistage.config.problems import ProblemsState
 from omnistage.config.resolution import DeployConfig, OmniConfigResolution
 from omnistage.config.stages import resolve_edges, resolve_stage
@@ -71,8 +71,8 @@ def _resolution(state: ResolutionState, model: str, found: Detected, platform: s
         resolve_stage(state, stage, found.model_path, edges, inline=deploy.inline) for stage in found.pipeline.stages
     )
     stages = name_connectors(stages, inline=deploy.inline)
+    stages = send_by_tcp(stages, check_connectors(state, stages, edges, deploy))
     processes = place_stages(state, stages, edges, inline=deploy.inline)
-    check_connectors(state, stages, edges, deploy)
     state.problems.raise_if_any()
     return OmniConfigResolution(
         model=model,

@@ -24,7 +24,8 @@ EdgeId = tuple[int, int]
 
 class OutputEdge(msgspec.Struct, frozen=True, kw_only=True):
     """One outgoing edge as the sender needs it (see config.pipeline.Edge); `target` may be CLIENT. `connector` carries its
-    payloads: "shm" to another process, "inproc" inside one. `item_nbytes` estimates one; 0 fits into messages."""
+    payloads: "shm" to another process, "tcp" to another host, "inproc" inside one. `item_nbytes` estimates one; 0 fits into
+    messages."""
 
     target: int
     connector: str = "shm"
@@ -60,6 +61,7 @@ class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     lookahead: int = 2
     devices: str = "cpu"
     dtype: str = "float32"
+    host: str = "127.0.0.1"
     env: dict[str, str] = {}
     max_num_seqs: int = 8
     max_input_nbytes: int = 256 * 2**20

@@ -104,12 +104,16 @@ def limits_of(deploy: DeployConfig) -> Limits:
 
 def _process_plans(resolution: OmniConfigResolution) -> tuple[ProcessPlan, ...]:
     """The runtime's own plans with the arenas that the resolution has worked out."""
-    arenas = {process.name: process.arena_nbytes for process in resolution.processes}
+    placed = {process.name: process for process in resolution.processes}
+    oversize = resolution.deploy.arena_oversize_nbytes
     return tuple(
         replace(
             plan,
-            arena_nbytes=max(arenas[plan.name], arena_nbytes(_SMALLEST_NBYTES, len(arena_edges(plan.stages)))),
-            arena_oversize_nbytes=resolution.deploy.arena_oversize_nbytes,
+            arena_nbytes=max(
+                placed[plan.name].arena_nbytes, arena_nbytes(_SMALLEST_NBYTES, len(arena_edges(plan.stages)))
+            ),
+            arena_oversize_nbytes=oversize,
+            tcp_nbytes=None if plan.tcp_nbytes is None else placed[plan.name].tcp_nbytes + oversize,
         )
         for plan in plan_processes(resolution.stages)
     )

@@ -20,7 +20,7 @@ from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.connectors.memory import create_memory
 from omnistage.runtime.plan import ProcessPlan
-from omnistage.wire.plan import WorkerPlan
+from omnistage.wire.plan import TcpPlan, WorkerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +73,11 @@ def launch_worker(
     address: str,
     identity: str,
     arena: int,
+    token: str = "",
     module: str = WORKER_MODULE,
 ) -> Launched:
-    """Starts replica `replica` of `process`. Raises OSError if it cannot be started."""
+    """Starts replica `replica` of `process`; `token` is what it shows to those whose payloads it reads by tcp. Raises OSError
+    if it cannot be started."""
     ours, theirs = open_lifeline()
     ours.setblocking(False)
     output, child_output = os.pipe()
@@ -89,6 +91,7 @@ def launch_worker(
         life_line=theirs.fileno(),
         arena=arena,
         arena_oversize_nbytes=process.arena_oversize_nbytes,
+        tcp=_tcp_plan(process, token),
     )
     try:
         child = _spawn(module, plan, worker_environment(process), child_output)
@@ -102,6 +105,12 @@ def launch_worker(
         os.close(child_output)
     os.set_blocking(output, False)
     return Launched(child, pidfd, output, ours)
+
+
+def _tcp_plan(process: ProcessPlan, token: str) -> TcpPlan | None:
+    if process.tcp_nbytes is None:
+        return None
+    return TcpPlan(host=process.host, token=token, capacity_nbytes=process.tcp_nbytes)
 
 
 def worker_environment(process: ProcessPlan) -> dict[str, str]:

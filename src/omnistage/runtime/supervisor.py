@@ -128,6 +128,7 @@ class StageRuntime:
         self._worker_module = worker_module
         self._address = ""
         self._token = secrets.token_hex(8)
+        self._tcp_token = secrets.token_hex(16)
         self._workers: dict[Key, WorkerState] = {}
         self._starts: Counter[Key] = Counter()
         self._hopeless: dict[Key, str] = {}
@@ -289,6 +290,7 @@ class StageRuntime:
                 address=self._address,
                 identity=identity,
                 arena=arena,
+                token=self._tcp_token,
                 module=self._worker_module,
             )
         except OSError:

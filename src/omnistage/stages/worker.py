@@ -25,15 +25,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from omnistage.config.stage import StageConfig, arena_edges
+from omnistage.config.stage import StageConfig
 from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
 from omnistage.connectors.inproc import InprocConnector
-from omnistage.connectors.segments import memory_of, publisher
-from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.segments import memory_of
 from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
 from omnistage.stages.build import build_host
+from omnistage.stages.carriers import Fetching, shm_connector, tcp_fetching
 from omnistage.stages.host import Fed, StageHost
 from omnistage.stages.loop import StageLoop
 from omnistage.wire.channels import WorkerChannel
@@ -88,8 +88,9 @@ class ArenaConnector(OmniConnector, Protocol):
 
 
 class Worker:
-    """See the module. `connector` carries payloads to other processes; inside this one they go over by reference. `run` is
-    the main thread's loop and returns the exit code; the callbacks of LoopOwner come from the step threads."""
+    """See the module. `connector` carries payloads to other processes, and the one that `fetching` makes to other hosts; inside
+    this one they go over by reference. `run` is the main thread's loop and returns the exit code; the callbacks of LoopOwner
+    come from the step threads."""
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class Worker:
         life_line: socket.socket,
         connector: ArenaConnector,
         *,
+        fetching: Fetching | None = None,
         build: Callable[[StageConfig, Connectors], StageHost] = build_host,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -116,6 +118,9 @@ class Worker:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._delayed: deque[tuple[float, Feed]] = deque()
         self._arrivals: deque[ItemArrived] = deque(maxlen=MOST_ARRIVALS)
+        if fetching is not None:
+            far = fetching(self._arrived)
+            self._connectors[far.name] = far
         build_lock = threading.Lock()
         self._loops = {
             config.stage_id: StageLoop(
@@ -199,12 +204,13 @@ class Worker:
                 step_age_s={stage_id: loop.step_age_s() for stage_id, loop in self._loops.items()},
                 first_step_done={stage_id: loop.first_step_done for stage_id, loop in self._loops.items()},
                 gauges={stage_id: loop.gauges() for stage_id, loop in self._loops.items()},
-                arena_used_nbytes=int(self._arena.health().get("used_nbytes", 0)),
+                arena_used_nbytes=int(sum(held.health()["used_nbytes"] for held in self._outward)),
             )
         )
 
     def _read_wake(self) -> None:
         os.eventfd_read(self._wake)
+        self._retry_delayed()
         with self._lock:
             all_ended = self._ended == len(self._loops)
         if all_ended and self._stopping:
@@ -234,6 +240,10 @@ class Worker:
                 self._loops[stage_id].post(message)
 
     @property
+    def _outward(self) -> list[OmniConnector]:
+        return [connector for connector in self._connectors.values() if not isinstance(connector, InprocConnector)]
+
+    @property
     def _identity(self) -> tuple[str, int, int]:
         return self._plan.process, self._plan.replica, self._plan.epoch
 
@@ -252,7 +262,7 @@ class Worker:
     def _feed(self, feed: Feed) -> None:
         """Fetches and delivers an item, or keeps it until its arena is within reach; items of an edge stay in order."""
         follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-        if follows_delayed or not self._is_within_reach(feed):
+        if not self._is_within_reach(feed) or follows_delayed:  # asking begins to fetch, also behind another item
             self._delayed.append((self._clock() + DESCRIPTOR_WAIT_S, feed))
             return
         self._deliver(feed)
@@ -287,7 +297,7 @@ class Worker:
         waiting, self._delayed = self._delayed, deque()
         for due_s, feed in waiting:
             follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-            if follows_delayed or not self._is_within_reach(feed):
+            if not self._is_within_reach(feed) or follows_delayed:
                 self._delayed.append((due_s, feed))
             else:
                 self._deliver(feed)
@@ -325,6 +335,11 @@ class Worker:
             os.close(descriptor)
             self._retry_delayed()
 
+    def _arrived(self) -> None:
+        """From any thread: payloads that were being fetched have come, or will not."""
+        with self._lock:
+            self._wake_up()
+
     # ---- both --------------------------------------------------------------------------------------------------------
 
     def _send(self, message: FromWorker) -> None:
@@ -359,15 +374,8 @@ def main() -> None:
     channel = WorkerChannel(plan.address, plan.identity)
     code = EXIT_FAILED
     try:
-        connector = ShmConnector(
-            plan.owner,
-            plan.epoch,
-            plan.arena,
-            edges=arena_edges(plan.stages),
-            oversize_nbytes=plan.arena_oversize_nbytes,
-            publish=publisher(life_line),
-        )
-        code = Worker(plan, channel, life_line, connector).run()
+        connector = shm_connector(plan, life_line)
+        code = Worker(plan, channel, life_line, connector, fetching=tcp_fetching(plan)).run()
         if code != EXIT_ORPHANED:
             channel.close()
     except Exception:

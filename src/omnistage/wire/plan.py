@@ -17,9 +17,17 @@ import msgspec
 from omnistage.config.stage import StageConfig
 
 
+class TcpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker hands over payloads by tcp (connectors.tcp): `token` is what all workers of one server share."""
+
+    host: str
+    token: str
+    capacity_nbytes: int
+
+
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`address` and `identity` are what the worker connects its channel with; `heartbeat_s` is the time between heartbeats.
-    `arena_oversize_nbytes` bounds its segments."""
+    `arena_oversize_nbytes` bounds its segments; `tcp` is None where none of its payloads comes or goes so."""
 
     process: str
     replica: int
@@ -30,6 +38,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     life_line: int
     arena: int | None = None
     arena_oversize_nbytes: int = 0
+    tcp: TcpPlan | None = None
     heartbeat_s: float = 1.0
 
     @property
