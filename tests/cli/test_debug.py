@@ -53,3 +53,24 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     """Fault: a traceback for a misspelt name."""
     assert call("replay", tmp_path / "none") == 1
     assert capsys.readouterr().err.startswith("error: file: ")
+
+
+def test_the_only_request_is_drawn_without_being_named(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a picture that is not written, or an id that has to be looked up first."""
+    assert call("timeline", path, "--out", tmp_path / "life.svg") == 0
+    assert "request abc: still open" in (tmp_path / "life.svg").read_text()
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'life.svg'} (request abc)\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "request_id", "field"), [("life.gif", "abc", "out"), ("life.svg", "other", "request")]
+)
+def test_what_cannot_be_drawn_is_told(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, request_id: str, field: str
+) -> None:
+    """Fault: an SVG under another name, or an empty picture for a request that there is not."""
+    assert call("timeline", path, "--request", request_id, "--out", tmp_path / name) == 1
+    assert capsys.readouterr().err.startswith(f"error: {field}: ")
+    assert not (tmp_path / name).exists()

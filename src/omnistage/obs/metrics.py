@@ -97,8 +97,10 @@ class ServerMetrics:
             ("cached", figures.cached_tokens),
             ("completion", figures.completion_tokens),
         ):
-            self._tokens.labels(kind, figures.outcome).inc(count)
-        self._audio.labels(figures.outcome).inc(figures.audio_seconds)
+            if count:
+                self._tokens.labels(kind, figures.outcome).inc(count)
+        if figures.audio_seconds:
+            self._audio.labels(figures.outcome).inc(figures.audio_seconds)
         for gap_s, tokens in figures.token_gaps:
             for _ in range(tokens):
                 self._itl.observe(gap_s / tokens)
@@ -162,8 +164,10 @@ class _StageSeries:
             ("cached", figures.cached_tokens),
             ("completion", figures.completion_tokens),
         ):
-            self._tokens.labels(*place, kind).inc(count)
-        self._audio.labels(*place).inc(figures.audio_seconds)
+            if count:  # a series that a stage cannot move is none
+                self._tokens.labels(*place, kind).inc(count)
+        if figures.audio_seconds:
+            self._audio.labels(*place).inc(figures.audio_seconds)
         for histogram, value in (
             (self._waiting, figures.waiting_s),
             (self._queued, figures.queued_s),
