@@ -12,7 +12,7 @@ import zmq
 
 from omnistage.connectors.tcp_peers import Answer, Ask, FetchState, Free, PeerState, Place
 
-DEADLINE_S = 5.0
+DEADLINE_S = 5
 
 
 class World:
