@@ -6,7 +6,6 @@ An explicit 0, "" or False means what it says. Knows nothing of models, devices 
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from typing import Any, TypeVar
@@ -168,9 +167,14 @@ def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
     return params_from(type(base), merged, where=where)
 
 
-@functools.cache  # msgspec evaluates annotations anew at every call: 4 ms of an admission
-def _field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+_FIELD_TYPES: dict[type[Any], dict[str, Any]] = {}
+
+
+def _field_types(kind: type[Any]) -> dict[str, Any]:
+    """Kept, because msgspec evaluates annotations anew at every call: 4 ms of an admission."""
+    if kind not in _FIELD_TYPES:
+        _FIELD_TYPES[kind] = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return _FIELD_TYPES[kind]
 
 
 def _in_our_form(name: str, value: Any) -> Any:
