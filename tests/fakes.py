@@ -74,6 +74,12 @@ def as_text(word: str, place: int) -> MultimodalPayload:
     return MultimodalPayload(metadata={"text": f" {word}" if place else word, "token_ids": [place], "index": 0})
 
 
+def as_choice(word: str, place: int) -> MultimodalPayload:
+    """The same, in the form in which callers get it."""
+    delta = as_text(word, place).metadata
+    return MultimodalPayload(metadata={**delta, "choices": [delta]})
+
+
 def as_sound(word: str, place: int) -> MultimodalPayload:
     """One second of samples, all equal to the word's place."""
     return MultimodalPayload({"audio": Tensor.of(np.full(RATE, place, np.float32))}, {"sample_rate": RATE})
@@ -81,6 +87,10 @@ def as_sound(word: str, place: int) -> MultimodalPayload:
 
 def load_echo(config: StageConfig) -> FakeModel:
     return FakeModel(as_text)
+
+
+def load_choices(config: StageConfig) -> FakeModel:
+    return FakeModel(as_choice)
 
 
 def load_sound(config: StageConfig) -> FakeModel:

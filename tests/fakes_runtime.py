@@ -57,6 +57,9 @@ class FakeRuntime:
     def control(self, name: str, arguments: Mapping[str, Any], done: Callable[..., None]) -> None:
         done({"0/0": True}, None) if name == "reset_prefix_cache" else done({}, ErrorInfo("unsupported", f"no {name}"))
 
+    def inspect(self, done: Callable[[dict[str, Any]], None]) -> None:
+        done({"machine": {"open": 0, "requests": {}}, "runtime": {"sinks": 0}})
+
     def status(self) -> RuntimeStatus:
         return RuntimeStatus(
             self.state, {"thinker": self.state, "speaker": "ready"}, replica_gauges={("thinker", 0): {"running": 1}}

@@ -14,6 +14,7 @@ from omnistage.config.placement import name_connectors
 from omnistage.config.stage import GenerationStageConfig, OutputEdge, StageConfig
 from omnistage.core.params import GenerationParams
 from omnistage.core.request import OmniRequest, Prompt
+from omnistage.obs.figures import FlowObserver
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import Limits, OrchestratorConfig
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime
@@ -57,9 +58,12 @@ def machine(stages: Iterable[StageConfig], **limits: Any) -> Orchestrator:
     return Orchestrator(OrchestratorConfig.of(stages, edges, Limits(**limits)))
 
 
-def driver(*stages: GenerationStageConfig, record: Path | None = None, **limits: Any) -> Driver:
+def driver(
+    *stages: GenerationStageConfig, record: Path | None = None, observer: FlowObserver | None = None, **limits: Any
+) -> Driver:
     placed = name_connectors(stages, inline=False)
-    return Driver(machine(placed, **limits), plan_processes(placed, arena_nbytes=2**22), record_events_path=record)
+    plans = plan_processes(placed, arena_nbytes=2**22)
+    return Driver(machine(placed, **limits), plans, record_events_path=record, observer=observer)
 
 
 def inline(*stages: GenerationStageConfig, **limits: Any) -> InlineRuntime:

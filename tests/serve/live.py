@@ -20,11 +20,13 @@ from tests.fakes_runtime import FakeRuntime
 CHAT = [{"role": "user", "content": "Hi"}]
 
 
-def serving_of(runtime: FakeRuntime, model: ServedModel = SPOKEN, *, api_key: str | None = None) -> Serving:
+def serving_of(
+    runtime: FakeRuntime, model: ServedModel = SPOKEN, *, api_key: str | None = None, debug: bool = False
+) -> Serving:
     """What routes need, with metrics that are fed as a real server's are."""
     metrics = ServerMetrics()
     engine = AsyncOmniEngine(model, runtime, observer=lambda record: metrics.ended(figures_of(record)))
-    return Serving(engine, 1_700_000_000, metrics, api_key, max_body_nbytes=20_000)
+    return Serving(engine, 1_700_000_000, metrics, api_key, max_body_nbytes=20_000, debug=debug)
 
 
 def client_of(serving: Serving) -> httpx.AsyncClient:

@@ -21,6 +21,7 @@ from omnistage.core.errors import (
 )
 from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import OmniRequest
+from omnistage.engine import inspection
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.mailbox import MailboxState, Message, Parcel
 from omnistage.engine.outputs import last_part, part_of, whole
@@ -136,6 +137,10 @@ class AsyncOmniEngine:
         if status.state != "ready":
             message = f"the engine is {status.state}: {status.trouble}"
             raise StageUnavailableError(message, retry_after_s=_RETRY_AFTER_S)
+
+    async def debug_state(self) -> dict[str, Any]:
+        """What every process holds at this moment (engine.inspection)."""
+        return await inspection.debug_state(self.model, self._runtime, list(self._open))
 
     async def control(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Asks every stage to carry out a control call. Results by "stage_id/replica", None of a stage that does not know

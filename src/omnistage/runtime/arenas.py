@@ -44,6 +44,14 @@ class ArenaCache:
         self._arenas: dict[tuple[str, int], ArenaState] = {}
         self._segments: dict[tuple[str, int, int], SegmentState] = {}
 
+    def holdings(self) -> dict[str, int]:
+        """How much is kept: arenas of the living and the dead, payloads in them that are not released, segments."""
+        return {
+            "arenas": len(self._arenas),
+            "payloads": sum(len(arena.keys) for arena in self._arenas.values()),
+            "segments": len(self._segments),
+        }
+
     def create(self, process: str, owner: str, epoch: int, nbytes: int) -> int:
         """The descriptor of a new arena; it stays this cache's. Raises ConnectorError."""
         descriptor = create_arena(nbytes)

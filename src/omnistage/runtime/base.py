@@ -130,6 +130,10 @@ class Runtime(Protocol):
     ) -> None:
         """Asks every stage; `done(results by "stage_id/replica", error)` is called once, in the runtime's thread."""
 
+    def inspect(self, done: Callable[[dict[str, Any]], None]) -> None:
+        """`done(the machine's tables and what the runtime itself holds)` is called once, in the runtime's thread; with nothing
+        once the runtime has ended. For debugging."""
+
     def status(self) -> RuntimeStatus:
         """As of now; cheap."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.obs.figures import FlowObserver
@@ -79,6 +80,9 @@ class Driver(RuntimeLoop):
 
     def _read(self, ref: PayloadRef) -> MultimodalPayload:
         return self._supervisor.arenas.read(ref)
+
+    def _holdings(self) -> dict[str, Any]:
+        return self._supervisor.arenas.holdings()
 
     def _turn(self, now: float) -> None:
         self._supervisor.turn(now)

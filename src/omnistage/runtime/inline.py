@@ -113,6 +113,9 @@ class InlineRuntime(RuntimeLoop):
     def _read(self, ref: PayloadRef) -> MultimodalPayload:
         return self._connector.get(ref)
 
+    def _holdings(self) -> dict[str, Any]:
+        return {"connector": dict(self._connector.health())}
+
     def _turn(self, now: float) -> None:
         worked = [(stage_id, host) for stage_id, host in self._hosts.items() if host.has_work()]
         for stage_id, host in worked:

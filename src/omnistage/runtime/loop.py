@@ -141,6 +141,10 @@ class RuntimeLoop(ABC):
         if not self._inbox.put(lambda: self._call(name, dict(arguments), done), refusable=True):
             done({}, ErrorInfo.of(EngineClosedError("the engine is closed")))
 
+    def inspect(self, done: Callable[[dict[str, Any]], None]) -> None:
+        if not self._inbox.put(lambda: done(self._inspected()), refusable=True):
+            done({})
+
     def status(self) -> RuntimeStatus:
         return RuntimeStatus(
             state=self._board.state,
@@ -165,6 +169,14 @@ class RuntimeLoop(ABC):
             self._thread.join(drain_timeout_s + 2 * STOP_GRACE_S)
 
     # ---- the runtime's thread ----
+
+    def _inspected(self) -> dict[str, Any]:
+        own = {"sinks": len(self._sinks), "controls": len(self._controls), "metered": len(self._meter)}
+        return {"machine": self._machine.snapshot(), "runtime": {**own, **self._holdings()}}
+
+    def _holdings(self) -> dict[str, Any]:
+        """What a subclass holds, for debugging."""
+        return {}
 
     def _run(self) -> None:
         try:

@@ -38,5 +38,5 @@ def load(options: ServeOptions) -> Loaded:
         observer=lambda record: metrics.ended(figures_of(record)),
     )
     engine.start()
-    app = create_app(Serving(engine, int(time.time()), metrics, options.api_key))
+    app = create_app(Serving(engine, int(time.time()), metrics, options.api_key, debug=options.debug))
     return Loaded(app, engine, resolution.deploy.drain_timeout_s)

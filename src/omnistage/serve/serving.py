@@ -19,13 +19,14 @@ MAX_BODY_NBYTES = 32 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """`created` is the Unix time of the start; `api_key` None lets everyone in."""
+    """`created` is the Unix time of the start; `api_key` None lets everyone in; `debug` opens /debug/state."""
 
     engine: AsyncOmniEngine
     created: int
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     api_key: str | None = None
     max_body_nbytes: int = MAX_BODY_NBYTES
+    debug: bool = False
 
     @property
     def model_name(self) -> str:

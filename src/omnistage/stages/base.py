@@ -79,7 +79,7 @@ class StageEngine(Protocol):
         """Schedule, run, commit: one bounded piece of work."""
 
     def gauges(self) -> dict[str, float]:
-        """Figures for metrics, at least `running` and `waiting`."""
+        """Figures for metrics, at least `running`, `waiting` and `input_nbytes` (the requests' join buffers and inputs)."""
 
 
 @runtime_checkable

@@ -142,6 +142,15 @@ class Emitter:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
+    def figures(self) -> dict[str, int]:
+        """What waits to be sent. May be called from any thread."""
+        edges = [edge for state in tuple(self._requests.values()) for edge in tuple(state.edges.values())]
+        return {
+            "outgoing_requests": len(self._requests),
+            "gathered_parts": sum(len(edge.parts) for edge in edges),
+            "gathered_nbytes": sum(edge.nbytes for edge in edges),
+        }
+
     def open(self, request: StageRequest, windows: Mapping[int, int]) -> None:
         """Begins a request. Raises StageFailedError for an active target that the stage has no edge to."""
         edges = {}

@@ -3,7 +3,8 @@
     handle(mail)  ->  engine.add / feed / cancel, emitter credit
     step()        ->  engine.step  ->  emitter  ->  [Emitted, Consumed, StageDone, StageFailed, CancelDone, ControlDone]
 
-`handle`, `step`, `room_freed` and `has_work` belong to the step thread; `interrupt` and `gauges` may be called from any.
+`handle`, `step`, `room_freed` and `has_work` belong to the step thread; the rest (interrupt, gauges, debug_state) may be called
+from any.
 Mail of another attempt than the one held is answered (Cancel) or dropped: its references are the machine's to release.
 The loop never dies of a request. An engine that raises outside any request's fault fails all requests in it, is
 told to forget them, and goes on; how often that happened is a gauge.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from omnistage.config.stage import StageConfig
 from omnistage.connectors.base import Connectors
@@ -77,7 +79,7 @@ class StageHost:
         self._must_pump = False
         self._step_failures = 0
         self.engine_stepped = False
-        self._gauges: dict[str, float] = {}
+        self._gauges = self._figures()
 
     # ---- any thread ------------------------------------------------------------------------------------------------
 
@@ -88,6 +90,16 @@ class StageHost:
     def gauges(self) -> dict[str, float]:
         """The figures as of the last step."""
         return self._gauges
+
+    def debug_state(self) -> dict[str, Any]:
+        """What is held: requests and outputs as they are now, the engine's figures as of the last step."""
+        return {
+            "requests": sorted(self._held),
+            "blocked": len(self._blocked),
+            "answers": len(self._answers),
+            **self._emitter.figures(),
+            **self._gauges,
+        }
 
     # ---- step thread -----------------------------------------------------------------------------------------------
 
@@ -120,8 +132,11 @@ class StageHost:
         for output in self._engine_step(events):
             events.extend(self._take(output))
         events.extend(self._pump())
-        self._gauges = {**self._engine.gauges(), "step_failures": self._step_failures, "held": len(self._held)}
+        self._gauges = self._figures()
         return events
+
+    def _figures(self) -> dict[str, float]:
+        return {**self._engine.gauges(), "step_failures": self._step_failures, "held": len(self._held)}
 
     def _submit(self, message: Submit) -> None:
         request_id = message.request.request_id
@@ -163,6 +178,10 @@ class StageHost:
     def _control(self, message: Control) -> ControlDone:
         result, error = None, None
         try:
+            if message.name == "debug_state":  # where no IO thread has answered already (inline)
+                return ControlDone(
+                    call_id=message.call_id, stage_id=message.stage_id, result={"stage": self.debug_state()}
+                )
             if not isinstance(self._engine, ControlledEngine):
                 raise UnsupportedByModelError(
                     f"stage {self.config.model_stage} carries out no control calls; asked for: {message.name}",

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from omnistage.stages.host import Mail, StageHost
 from omnistage.wire.messages import WorkerEvent
@@ -103,6 +103,12 @@ class StageLoop:
     def gauges(self) -> dict[str, float]:
         host = self._host
         return {} if host is None else host.gauges()
+
+    def debug_state(self) -> dict[str, Any]:
+        """What is held here, also while a step runs or hangs."""
+        host = self._host
+        inside = {} if host is None else host.debug_state()
+        return {"mail": len(self._mail), "step_age_s": self.step_age_s(), **inside}
 
     # ---- step thread -----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from omnistage.obs.log import configure_logging
 from omnistage.stages.build import build_host
 from omnistage.stages.carriers import Fetching, shm_connector, tcp_fetching
 from omnistage.stages.host import Fed, StageHost
+from omnistage.stages.inspection import answer
 from omnistage.stages.loop import StageLoop
 from omnistage.wire.channels import WorkerChannel
 from omnistage.wire.messages import (
@@ -236,6 +237,8 @@ class Worker:
                 self._feed(message)
             case Cancel():
                 self._cancel(message)
+            case Control(name="debug_state"):
+                self.report([answer(message, self._loops[message.stage_id], self._connectors, len(self._delayed))])
             case Submit(stage_id=stage_id) | Control(stage_id=stage_id) | Grant(source=stage_id):
                 self._loops[stage_id].post(message)
 

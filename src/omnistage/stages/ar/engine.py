@@ -132,6 +132,7 @@ class ARStageEngine:
             "kv_blocks_free": blocks.num_free,
             "preemptions": self._scheduler.num_preemptions,
             "batches_rerun": self._num_reruns,
+            "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values() if state.inbox is not None),
         }
 
     def control(self, name: str, arguments: Mapping[str, Any]) -> Any:

@@ -136,6 +136,7 @@ class GenerationEngine:
             "waiting": self._scheduler.waiting,
             "parked_total": self._parked_total,
             "rerun_total": self._rerun_total,
+            "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values()),
         }
 
     # ---- inputs ----------------------------------------------------------------------------------------------------
