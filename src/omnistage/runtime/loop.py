@@ -27,6 +27,7 @@ from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
 from omnistage.core.request import OmniRequest
 from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
+from omnistage.runtime.callers import ControlDone, answer, log_end, say
 from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.meter import MeterState
@@ -53,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long replicas have to end by themselves after the drain, before they are killed."""
-
-ControlDone = Callable[[dict[str, Any], ErrorInfo | None], None]
 
 
 class RuntimeLoop(ABC):
@@ -246,7 +245,7 @@ class RuntimeLoop(ABC):
                 case Restarted():
                     self._tell(command.request_id, ClientRestarted(command.request_id, command.attempt))
                 case ControlReply():
-                    _answer(self._controls.pop(command.call_id), command.results, command.error)
+                    answer(self._controls.pop(command.call_id), command.results, command.error)
                 case WakeAt():
                     self._wake_at = command.time
                 case _:
@@ -259,10 +258,10 @@ class RuntimeLoop(ABC):
     def _admit(self, request: OmniRequest, sink: Sink) -> None:
         request_id = request.request_id
         if self._board.over:
-            _say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
+            say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
         elif request_id in self._sinks:
             error = InvalidRequestError.of("request_id", request_id, "an id that no open request has")
-            _say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(error)))
+            say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(error)))
         else:
             self._sinks[request_id] = sink
             self._post(Arrived(now=time.monotonic(), request=request))
@@ -294,6 +293,7 @@ class RuntimeLoop(ABC):
         self._tell(command.request_id, item)
 
     def _close_request(self, command: Close) -> None:
+        log_end(command)
         flow = self._meter.close(command.request_id)
         closed = ClientClosed(
             command.request_id,
@@ -315,7 +315,7 @@ class RuntimeLoop(ABC):
 
     def _tell(self, request_id: str, message: ClientItem | ClientRestarted) -> None:
         sink = self._sinks.get(request_id)
-        if sink is not None and not _say(sink, message):
+        if sink is not None and not say(sink, message):
             del self._sinks[request_id]
             self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason="its sink has failed"))
 
@@ -323,13 +323,13 @@ class RuntimeLoop(ABC):
         """Whoever hears of the end finds the request gone from the status."""
         sink = self._sinks.pop(closed.request_id, None)
         if sink is not None:
-            _say(sink, closed)
+            say(sink, closed)
 
     def _fail_all(self, error: ErrorInfo) -> None:
         for request_id in list(self._sinks):
             self._tell_last(ClientClosed(request_id, "failed", error))
         for done in self._controls.values():
-            _answer(done, {}, error)
+            answer(done, {}, error)
         self._controls.clear()
 
     # ---- the end ----
@@ -360,24 +360,6 @@ class RuntimeLoop(ABC):
             if self._log is not None:
                 self._log.close()
             self._board.end()
-
-
-def _say(sink: Sink, message: ClientItem | ClientRestarted | ClientClosed) -> bool:
-    """False if the sink has failed: a caller's fault must not end the others' requests."""
-    try:
-        sink(message)
-    except Exception:
-        logger.exception("the sink of request %s has failed; the request is given up", message.request_id)
-        return False
-    return True
-
-
-def _answer(done: ControlDone, results: dict[str, Any], error: ErrorInfo | None) -> None:
-    """Like `_say`, for the caller of a control call."""
-    try:
-        done(results, error)
-    except Exception:
-        logger.exception("the caller of a control call has failed to take its answer")
 
 
 def on_host(payload: MultimodalPayload) -> MultimodalPayload:

@@ -201,7 +201,7 @@ class StageHost:
             return outputs
         except Exception as error:
             self._step_failures += 1
-            log.exception("stage %s: a step failed outside any request", self.config.model_stage)
+            log.exception("a step failed outside any request", extra={"stage": self.config.model_stage})
             inside = [request for key, request in self._held.items() if not self._emitter.has_ended(key)]
             events.extend(self._fail(request, self._error(error)) for request in inside)
             return []
@@ -269,7 +269,8 @@ class StageHost:
         try:
             self._engine.cancel(request_id)
         except Exception:
-            log.exception("stage %s: request %s could not be forgotten", self.config.model_stage, request_id)
+            told = {"request": request_id, "stage": self.config.model_stage, "attempt": request.attempt}
+            log.exception("a request could not be forgotten", extra=told)
 
     def _error(self, error: Exception) -> ErrorInfo:
         return ErrorInfo.of(error, stage=self.config.model_stage)

@@ -149,7 +149,7 @@ class Worker:
     def load_failed(self, stage_id: int, error: Exception) -> None:
         name = next(config.model_stage for config in self._plan.stages if config.stage_id == stage_id)
         if not isinstance(error, OmniError):
-            log.error("stage %s cannot be loaded", name, exc_info=error)
+            log.error("the stage cannot be loaded", exc_info=error, extra={"stage": name})
         self._send(LoadFailed(stage_id=stage_id, error=ErrorInfo.of(error, stage=name)))
         self._exit(EXIT_FAILED)
 
@@ -161,7 +161,7 @@ class Worker:
 
     def ended(self, stage_id: int, error: BaseException | None) -> None:
         if error is not None:
-            log.critical("the loop of stage %d died", stage_id, exc_info=error)
+            log.critical("the stage's loop died", exc_info=error, extra={"stage": stage_id})
             self._exit(EXIT_FAILED)
         with self._lock:
             self._ended += 1

@@ -298,7 +298,8 @@ class ARStageEngine:
         try:
             return list(zip(plan.rows, self._launch(plan), strict=True))
         except Exception:
-            log.exception("stage %s: a step of %d rows failed", self._config.model_stage, len(plan.rows))
+            told = {"stage": self._config.model_stage}
+            log.exception("a step of %d rows failed", len(plan.rows), extra=told)
         self._num_reruns += 1
         return [(single.rows[0], self._run_alone(single)) for single in plan.alone()]
 

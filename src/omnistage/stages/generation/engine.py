@@ -229,7 +229,8 @@ class GenerationEngine:
             if len(batch) == 1:
                 self._fail(batch[0], error)
                 return {}
-            log.warning("stage %s: a batch of %d failed and runs one by one: %s", self._stage, len(batch), error)
+            told = {"stage": self._stage}
+            log.warning("a batch of %d failed and runs one by one: %s", len(batch), error, extra=told)
         self._rerun_total += 1
         made: dict[str, Made] = {}
         for request_id in batch:
