@@ -111,12 +111,16 @@ def test_a_death_begins_another_attempt() -> None:
         report("a", 10.2, emitted(0)),
         ReplicaDown(now=10.3, process="b", replica=0, epoch=1, reason="killed"),
         report("a", 10.4, emitted(0, attempt=1)),
+        report("a", 10.9, emitted(0, attempt=2)),
+        Tick(now=11.5),
+        ReplicaUp(now=12.0, process="b", replica=0, epoch=2, capacity={}),
     )
-    assert picture.title == "request r: still open, 300 ms, 2 attempts"
+    assert picture.title == "request r: still open, 2000 ms, 2 attempts"
     assert [note.text for note in picture.notes] == ["arrived", "b/0 died", "attempt 2"]
     assert Span(1, 200.0, 300.0, "works (lost)", troubled=True) in picture.spans
     assert Span(0, 0.0, 300.0, "works (cancelled)", troubled=True) in picture.spans
-    assert len(picture.arrows) == 1
+    assert Span(1, 900.0, 2000.0, "waits", quiet=True) in picture.spans
+    assert len(picture.arrows) == 2
 
 
 @pytest.mark.parametrize(
