@@ -1,6 +1,7 @@
 """Two answers of /debug/state compared: what a campaign of faults has left behind in any process.
 
 Counters that only rise, ids of processes and the size of memory do not belong to what is held; memory has a bound of its own.
+Take the first state after some requests of every kind: thread pools and allocators grow to their size with the first ones.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ RISING = frozenset(
         "preemptions",
         "reason",
         "refused_puts",
+        "segment_puts",
         "rerun_total",
         "stale_releases",
         "step_age_s",

@@ -188,10 +188,22 @@ class _EdgeSeries:
         self._transfer = metrics.histogram("edge_transfer_seconds", "For which an item was on its way", _FINE, *ends)
         self._queue = metrics.histogram("edge_queue_seconds", "For which an item waited for its target", _FINE, *ends)
 
+        self._known: dict[tuple[str, str], tuple[Counter, Counter, Histogram, Histogram]] = {}
+
     def sent(self, source: str, target: str, nbytes: int) -> None:
-        self._items.labels(source, target).inc()
-        self._bytes.labels(source, target).inc(nbytes)
+        items, total, _, _ = self._of(source, target)
+        items.inc()
+        total.inc(nbytes)
 
     def taken(self, source: str, target: str, transfer_s: float, queue_s: float) -> None:
-        self._transfer.labels(source, target).observe(transfer_s)
-        self._queue.labels(source, target).observe(queue_s)
+        _, _, transfer, queue = self._of(source, target)
+        transfer.observe(transfer_s)
+        queue.observe(queue_s)
+
+    def _of(self, source: str, target: str) -> tuple[Counter, Counter, Histogram, Histogram]:
+        """Every item passes here, and looking labels up costs more than counting."""
+        ends = (source, target)
+        if ends not in self._known:
+            counters = self._items.labels(*ends), self._bytes.labels(*ends)
+            self._known[ends] = (*counters, self._transfer.labels(*ends), self._queue.labels(*ends))
+        return self._known[ends]

@@ -75,12 +75,25 @@ class RequestFlow:
 
 
 @dataclass(slots=True)
+class _TotalsState:
+    """EdgeTotals in the making."""
+
+    items: int = 0
+    nbytes: int = 0
+    transfer_s: float = 0.0
+    queue_s: float = 0.0
+
+    def frozen(self) -> EdgeTotals:
+        return EdgeTotals(self.items, self.nbytes, self.transfer_s, self.queue_s)
+
+
+@dataclass(slots=True)
 class _FlowState:
     """An open request: what has flowed, and the items of the current attempt that are on their way, by edge and number."""
 
     since_s: float
     attempt: int = 1
-    edges: dict[Edge, EdgeTotals] = field(default_factory=dict)
+    edges: dict[Edge, _TotalsState] = field(default_factory=dict)
     waiting_s: dict[int, float] = field(default_factory=dict)
     items: dict[Edge, dict[int, _ItemState]] = field(default_factory=dict)
 
@@ -131,7 +144,9 @@ class MeterState:
     def close(self, request_id: str) -> RequestFlow:
         """The request has ended: what was measured of it, which is forgotten here."""
         flow = self._flows.pop(request_id, None)
-        return RequestFlow() if flow is None else RequestFlow(flow.edges, flow.waiting_s)
+        if flow is None:
+            return RequestFlow()
+        return RequestFlow({edge: totals.frozen() for edge, totals in flow.edges.items()}, flow.waiting_s)
 
     # ---- events ----
 
@@ -204,9 +219,9 @@ class MeterState:
         if item is None:
             return
         item.sent_s = now
-        totals = self._flows[command.request_id].edges
-        past = totals.get(edge, EdgeTotals())
-        totals[edge] = EdgeTotals(past.items + 1, past.nbytes + item.nbytes, past.transfer_s, past.queue_s)
+        totals = self._flows[command.request_id].edges.setdefault(edge, _TotalsState())
+        totals.items += 1
+        totals.nbytes += item.nbytes
         if self._observer is not None:
             self._observer.item_sent(*self._named(edge), item.nbytes)
         if target == CLIENT:
@@ -227,11 +242,12 @@ class MeterState:
         return None if flow is None or flow.attempt != attempt else flow.items.setdefault(edge, {})
 
     def _take(self, request_id: str, edge: Edge, item: _ItemState, taken_s: float) -> None:
-        arrived = item if edge[1] != CLIENT else _ItemState(0, item.emitted_s, item.heard_s, item.sent_s, item.sent_s)
-        transfer_s, queue_s = arrived.times(taken_s)
-        totals = self._flows[request_id].edges
-        past = totals[edge]
-        totals[edge] = EdgeTotals(past.items, past.nbytes, past.transfer_s + transfer_s, past.queue_s + queue_s)
+        if edge[1] == CLIENT:
+            item.arrived_s = item.sent_s
+        transfer_s, queue_s = item.times(taken_s)
+        totals = self._flows[request_id].edges[edge]
+        totals.transfer_s += transfer_s
+        totals.queue_s += queue_s
         if self._observer is not None:
             self._observer.item_taken(*self._named(edge), transfer_s, queue_s)
 
