@@ -1,8 +1,8 @@
 """The invariants, checked from outside on the events and commands of one world.
 
 One terminal state and nothing after it; every ref released once and never while someone reads it; order; pruned stages untouched;
-windows of items and bytes kept; no submission beyond capacity + lookahead of those that precede. It shares no code with the
-machine: it knows the pipeline from the configuration alone.
+windows of items and bytes kept; no submission beyond capacity + lookahead of those that precede and wait for no caller. It shares
+no code with the machine: it knows the pipeline from the configuration alone.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Checks:
         self.credit: dict[EdgeName, int] = {}
         self.windows: dict[EdgeName, int] = {}
         self.acknowledged: dict[EdgeName, float] = {}
+        self.offered: Counter[EdgeName] = Counter()
         self.client_nbytes: dict[str, dict[tuple[int, int], int]] = {}
 
     # ---- events
@@ -99,6 +100,9 @@ class Checks:
                 for plan in self.config.edges:
                     if plan.target == item.stage_id:  # it has consumed everything that will ever come
                         self.acknowledged[*key, plan.source, item.stage_id] = math.inf
+            case Emitted(target=target) if target == CLIENT:
+                edge = (item.request_id, item.attempt, item.source, CLIENT)
+                self.offered[edge] = max(self.offered[edge], item.seq + 1)
             case Consumed():
                 edge = (item.request_id, item.attempt, item.source, item.target)
                 self.acknowledged[edge] = max(self.acknowledged.get(edge, 0), item.seq + 1)
@@ -153,9 +157,18 @@ class Checks:
             self.credit[edge] = self.windows[edge] = window
         here = self.slots.setdefault((command.process, command.replica, command.epoch, command.stage_id), {})
         plan = self.config.stage(command.stage_id)
-        before = sum(order < command.order for order in here.values())
+        before = sum(order < command.order for key, order in here.items() if not self._waits_for_its_caller(*key))
         assert before < plan.max_num_seqs + plan.lookahead, "submitted beyond capacity and lookahead"
         here[name, command.attempt] = command.order
+
+    def _waits_for_its_caller(self, name: str, attempt: int) -> bool:
+        """Something was made that is not sent yet, or so much was sent that nothing more may be made."""
+        for edge, offered in self.offered.items():
+            if edge[:2] == (name, attempt):
+                sent = len(self.replies.get((name, attempt, edge[2]), ()))
+                if offered > sent or offered - self.acknowledged.get(edge, 0) >= self.windows.get(edge, math.inf):
+                    return True
+        return False
 
     def _reply(self, command: Reply) -> None:
         name = command.request_id

@@ -18,7 +18,7 @@ def test_stages_no_wanted_modality_needs_are_never_submitted() -> None:
     (submit,) = of(Submit, given.arrive(wants=("text",)))
     assert submit.active_targets == (-1,)
     told = [*given.emit(0, 1, 0, ref(1)), *given.emit(0, -1, 0, ref(2), last=True), *given.done(0)]
-    assert kinds(told) == ["Release", "Reply", "Close", "Release"]
+    assert kinds(told) == ["Release", "Reply", "Release", "Close"]
 
 
 def test_a_modality_nobody_makes_is_refused_by_name() -> None:

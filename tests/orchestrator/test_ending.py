@@ -78,7 +78,7 @@ def test_a_whole_request_begins_again_after_replies_and_the_shell_is_told() -> N
     given = pair()
     given.emit(1, -1, 0, ref(2))
     told = given.down("p1")
-    assert kinds(told) == ["Cancel", "Restarted", "Submit", "Release", "Release"]
+    assert kinds(told) == ["Cancel", "Restarted", "Submit", "Release"]
     assert of(Restarted, told) == [Restarted(request_id="r", attempt=2)]
     given.tick(1.0)
     given.up("p1", epoch=2)

@@ -1,7 +1,7 @@
 """What goes to the caller, and callers that do not take it."""
 
 from omnistage.orchestrator.plan import Limits
-from omnistage.wire.messages import Cancel, Close, Grant, Release, Reply, WakeAt
+from omnistage.wire.messages import Cancel, Close, Grant, Release, Reply, Submit, WakeAt
 from tests.orchestrator.traces import Trace, expect_empty, kinds, of, ref, stage
 
 SMALL = Limits(client_window_nbytes=100, client_window_items=3, client_stall_s=5.0, request_timeout_s=60.0)
@@ -24,7 +24,27 @@ def test_text_is_sent_at_once_whatever_the_caller_takes() -> None:
     for seq in range(9):
         (reply,) = of(Reply, given.emit(0, -1, seq, ref(seq, nbytes=10**6)))
         assert (reply.seq, reply.final_output_type, reply.attempt) == (seq, "text", 1)
-    assert kinds(given.take(0, 0)) == ["Release"]
+    assert kinds(given.take(0, 0)) == []
+
+
+def test_what_was_sent_is_released_whether_or_not_it_is_taken() -> None:
+    """Fault: callers that take nothing fill the arena that all others need."""
+    given = speaking()
+    told = given.emit(0, -1, 0, ref(1, nbytes=60))
+    assert kinds(told) == ["Reply", "Release"]
+    assert given.tables["refs_held"] == 0
+
+
+def test_others_have_the_place_of_a_request_that_waits_for_its_caller() -> None:
+    """Fault: as many callers as a stage has places, which read slowly or not at all, keep everybody else out of it."""
+    given = Trace(stage(0, "audio", max_num_seqs=1, lookahead=0), limits=SMALL)
+    given.arrive("slow", wants=("audio",))
+    assert of(Submit, given.arrive("next", wants=("audio",))) == []
+    given.emit(0, -1, 0, ref(1, nbytes=60), request_id="slow")
+    (submit,) = of(Submit, given.emit(0, -1, 1, ref(2, nbytes=60), request_id="slow"))
+    assert submit.request.request_id == "next"
+    given.take(0, 0, request_id="slow")
+    assert of(Submit, given.arrive("third", wants=("audio",))) == []
 
 
 def test_media_are_held_while_the_window_is_full_and_sent_when_there_is_room() -> None:
@@ -34,7 +54,7 @@ def test_media_are_held_while_the_window_is_full_and_sent_when_there_is_room() -
     assert replied(given.emit(0, -1, 1, ref(2, nbytes=60))) == []
     told = given.take(0, 0)
     assert kinds(told) == ["Grant", "Reply", "Release"]
-    assert [release.ref.key for release in of(Release, told)] == [1]
+    assert [release.ref.key for release in of(Release, told)] == [2]
 
 
 def test_an_item_larger_than_the_window_passes_alone() -> None:
@@ -62,7 +82,8 @@ def test_what_was_taken_of_an_older_attempt_makes_no_room_in_this_one() -> None:
     given.up("p0", epoch=2)
     assert replied(given.emit(0, -1, 0, ref(2, nbytes=90), attempt=2, epoch=2)) == [0]
     assert given.take(0, 0, attempt=1) == []
-    assert [release.ref.key for release in of(Release, given.take(0, 0, attempt=2))] == [2]
+    assert replied(given.emit(0, -1, 1, ref(3, nbytes=90), attempt=2, epoch=2)) == []
+    assert replied(given.take(0, 0, attempt=2)) == [1]
 
 
 def test_a_source_that_has_ended_gets_no_more_credit() -> None:
@@ -78,7 +99,7 @@ def test_a_request_ends_when_the_last_held_item_was_sent() -> None:
     given.emit(0, -1, 0, ref(1, nbytes=90))
     given.emit(0, -1, 1, ref(2, nbytes=90), last=True)
     assert of(Close, given.done(0)) == []
-    assert kinds(given.take(0, 0)) == ["Reply", "Close", "Release", "Release"]
+    assert kinds(given.take(0, 0)) == ["Reply", "Close", "Release"]
     expect_empty(given)
 
 
@@ -91,7 +112,7 @@ def test_a_caller_that_takes_nothing_while_bytes_wait_is_too_slow() -> None:
     (close,) = of(Close, told)
     assert (close.outcome, close.error.code) == ("failed", "client_too_slow")
     assert len(of(Cancel, told)) == 1
-    assert [release.ref.key for release in of(Release, told)] == [1, 2]
+    assert [release.ref.key for release in of(Release, told)] == [2]
 
 
 def test_a_caller_that_leaves_the_source_without_credit_is_too_slow() -> None:

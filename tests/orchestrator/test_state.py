@@ -43,7 +43,7 @@ def test_releases_follow_what_reads_the_payload_and_the_alarm_comes_last() -> No
     """Fault: a payload is freed before the command that hands it out."""
     given = Trace(stage(0, "text"), stage(1, "audio"), edge(0, 1))
     given.arrive(timeout_s=10.0)
-    given.emit(0, -1, 0, ref(1), last=True)
-    assert kinds(given.done(0)) == ["Close", "Release"]
+    assert kinds(given.emit(0, -1, 0, ref(1), last=True)) == ["Reply", "Release"]
+    assert kinds(given.done(0)) == ["Close"]
     told = given.arrive("b", timeout_s=5.0)
     assert [type(command).__name__ for command in told] == ["Submit", "WakeAt"]

@@ -58,8 +58,8 @@ class ClientState:
         return item
 
     def refs(self) -> list[PayloadRef | None]:
-        """What is held here, sent or not."""
-        return [item.item.ref for item in (*self.in_flight.values(), *self.held)]
+        """What is not sent yet."""
+        return [item.item.ref for item in self.held]
 
     def _fits(self, item: OutboundItem) -> bool:
         return self.in_flight_nbytes == 0 or self.in_flight_nbytes + item.nbytes <= self.window_nbytes

@@ -33,7 +33,7 @@ def _dispatch_stage(state: MachineState, stage_id: int) -> None:
             continue  # an older one found no place, and all that kept it out precede this one too
         if bound is None and suspect is not None and order > suspect:
             continue
-        worker = pool.choose(plan, order, bound, alone=order == suspect)
+        worker = pool.choose(plan, order, bound, alone=order == suspect, paused=state.paused)
         if worker is None:
             full = full or bound is None
             continue

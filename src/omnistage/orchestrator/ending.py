@@ -169,3 +169,4 @@ def _tear_down(state: MachineState, request: RequestState) -> None:
     for ref in attempt.client.refs():
         state.refs.drop(ref)
     state.timers.clear(StallDeadline(request.request_id))
+    state.resume(request)

@@ -1,12 +1,13 @@
 """The replicas of one process, what runs on each, and the choice among them.
 
 A request is placed where fewer than capacity + lookahead requests that precede it are (younger ones never keep an older one
-out), on the shortest queue, and stays with its process's replica for all stages that share the process. Knows no clock.
+out, and none does that waits for its own caller), on the shortest queue, and stays with its process's replica for all stages
+that share the process. Knows no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -75,14 +76,21 @@ class WorkerState:
         """True if a report of `epoch` comes from the living."""
         return self.alive and epoch == self.epoch
 
-    def takes(self, stage: StagePlan, order: Order, *, bound: bool, alone: bool = False) -> bool:
+    def takes(
+        self, stage: StagePlan, order: Order, *, bound: bool, alone: bool = False, paused: Container[str] = ()
+    ) -> bool:
         """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains, one
-        that is to be `alone` joins none that precede it."""
+        that is to be `alone` joins none that precede it. Those that are `paused` take no place: their stages let others go
+        first, so a place is all that they would keep."""
         if self.status is not WorkerStatus.READY and not (bound and self.status is WorkerStatus.DRAINING):
             return False
         if alone and any(slot.order < order for slot in self.slots.values()):
             return False
-        before = sum(slot.order < order for slot in self.slots.values() if slot.stage_id == stage.stage_id)
+        before = sum(
+            slot.order < order and slot.request_id not in paused
+            for slot in self.slots.values()
+            if slot.stage_id == stage.stage_id
+        )
         return before < self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
 
 
@@ -106,10 +114,20 @@ class StagePool:
     def find(self, index: int) -> WorkerState | None:
         return self.workers[index] if 0 <= index < len(self.workers) else None
 
-    def choose(self, stage: StagePlan, order: Order, bound: int | None, *, alone: bool = False) -> WorkerState | None:
+    def choose(
+        self,
+        stage: StagePlan,
+        order: Order,
+        bound: int | None,
+        *,
+        alone: bool = False,
+        paused: Container[str] = (),
+    ) -> WorkerState | None:
         """The replica for a request, or None while there is no place; `bound` is the one it already uses."""
         if bound is not None:
             worker = self.workers[bound]
-            return worker if worker.takes(stage, order, bound=True, alone=alone) else None
-        takers = [worker for worker in self.workers if worker.takes(stage, order, bound=False, alone=alone)]
+            return worker if worker.takes(stage, order, bound=True, alone=alone, paused=paused) else None
+        takers = [
+            worker for worker in self.workers if worker.takes(stage, order, bound=False, alone=alone, paused=paused)
+        ]
         return min(takers, key=lambda worker: (len(worker.slots), worker.index), default=None)

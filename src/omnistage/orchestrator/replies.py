@@ -1,4 +1,8 @@
-"""What goes to the caller: replies in production order, held back while its window is full, and the watch over a stalled one."""
+"""What goes to the caller: replies in production order, held back while its window is full, and the watch over a stalled one.
+
+The shell copies an item when it carries out its Reply, so the item's memory is free for others at once: a caller that takes
+nothing keeps credit and window, but no piece of an arena.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def offer(state: MachineState, request: RequestState, edge: EdgeState, item: Ite
 
 
 def took(state: MachineState, event: ClientTook) -> None:
-    """The caller has taken an item: its ref and bytes are free and its source may go on. What it took of an older attempt
+    """The caller has taken an item: its bytes in the window are free and its source may go on. What it took of an older attempt
     has nothing to do with the item of the same number now."""
     request = state.requests.get(event.request_id)
     if request is None or event.attempt != request.attempt.number:
@@ -28,7 +32,6 @@ def took(state: MachineState, event: ClientTook) -> None:
     item = request.attempt.client.took(event.source, event.seq)
     if item is None:
         return
-    state.refs.drop(item.item.ref)
     edge = request.attempt.edges[item.source, CLIENT]
     state.grant(request, edge, edge.acknowledge_one())
     _reply(state, request, request.attempt.client.pump())
@@ -51,6 +54,7 @@ def _reply(state: MachineState, request: RequestState, items: list[OutboundItem]
                 last=sent.item.last,
             )
         )
+        state.refs.drop(sent.item.ref)
 
 
 def _watch(state: MachineState, request: RequestState) -> None:
@@ -58,5 +62,8 @@ def _watch(state: MachineState, request: RequestState) -> None:
     timer = StallDeadline(request.request_id)
     if not request.attempt.paused:
         state.timers.clear(timer)
-    elif timer not in state.timers:
+        state.resume(request)
+        return
+    state.pause(request)
+    if timer not in state.timers:
         state.timers.set(timer, state.now + state.config.limits.client_stall_s)

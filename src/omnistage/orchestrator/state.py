@@ -39,7 +39,7 @@ class CallState:
 
 class MachineState:
     """`waiting`: per stage, the requests not yet submitted to it, in the total order. `unsettled`: stages whose queue may move.
-    `suspects`: per process, the open requests with a suspicion there."""
+    `suspects`: per process, the open requests with a suspicion there. `paused`: open requests that wait for their callers."""
 
     def __init__(self, config: OrchestratorConfig) -> None:
         self.config = config
@@ -49,6 +49,7 @@ class MachineState:
         self.duplicate_arrivals = 0
         self.window_overruns = 0
         self.requests: dict[str, RequestState] = {}
+        self.paused: dict[str, None] = {}
         self.suspects: dict[str, dict[str, Order]] = {process: {} for process in config.processes}
         self.pools = {process: StagePool(process, count) for process, count in config.processes.items()}
         self.waiting: dict[int, list[tuple[Order, str]]] = {stage.stage_id: [] for stage in config.stages}
@@ -150,6 +151,19 @@ class MachineState:
         self.unsettled[slot.stage_id] = None
         if self.suspects[worker.process]:  # one of them may wait, in any stage, until those before it have gone
             self.unsettle(worker.process)
+
+    # ---- callers
+
+    def pause(self, request: RequestState) -> None:
+        """The caller is to take something first; meanwhile others go first."""
+        if request.request_id not in self.paused:
+            self.paused[request.request_id] = None
+            for process in request.attempt.places:
+                self.unsettle(process)
+
+    def resume(self, request: RequestState) -> None:
+        """It has taken something, or there is nothing to take any more."""
+        self.paused.pop(request.request_id, None)
 
     # ---- suspicion
 

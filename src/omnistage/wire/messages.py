@@ -292,7 +292,7 @@ class Release(Message, frozen=True, kw_only=True):
 
 class Reply(Message, frozen=True, kw_only=True):
     """Item for the caller. `final_output_type` is the source stage's modality. The shell copies the payload out as it carries
-    this out, for the machine releases the ref after `ClientTook` or `Close`."""
+    this out, for the machine releases the ref in the same breath."""
 
     request_id: str
     attempt: int = 1

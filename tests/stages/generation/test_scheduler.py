@@ -55,6 +55,17 @@ def test_among_the_younger_one_that_waits_is_parked_first() -> None:
     assert scheduler.seat() == Seating(parked=("b",), seated=("a",))
 
 
+def test_one_that_may_not_hand_over_gives_its_slot_to_a_younger_one_and_has_it_back() -> None:
+    """Fault: requests whose callers read slowly hold every slot while those that could run wait."""
+    scheduler = scheduler_of("a", "b", slots=1)
+    scheduler.seat()
+    scheduler.set_ready("a", False)
+    assert scheduler.can_run()
+    assert scheduler.seat() == Seating(parked=("a",), seated=("b",))
+    scheduler.set_ready("a", True)
+    assert scheduler.seat() == Seating(parked=("b",), seated=("a",))
+
+
 def test_an_older_request_is_never_parked_for_a_younger_one() -> None:
     """Fault: the oldest request loses what it holds, and nobody can always go on."""
     scheduler = scheduler_of("a", "b", slots=1)
@@ -109,7 +120,7 @@ def test_the_oldest_that_can_always_runs_and_every_bound_holds(data: st.DataObje
         could = scheduler.can_run()
         seating = scheduler.seat()
         for parked in seating.parked:
-            assert any(orders[taker] < orders[parked] for taker in seating.seated)
+            assert not able[parked][0] or any(orders[taker] < orders[parked] for taker in seating.seated)
         seated = (seated | set(seating.seated)) - set(seating.parked)
         assert len(seated) == scheduler.running <= slots
         work = {name: Work(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 1, 2]))) for name in able}

@@ -1,8 +1,9 @@
 """Which requests of a generation stage run next: policy without tensors, without torch, without the model.
 
 `slots` requests hold state. A slot goes to a request when its first input is there; if none is free, the youngest request
-that holds one gives it up to an older request, never the reverse, and among the younger ones those that wait (for input, or
-until they may hand over) go first. Its state is a value, so parking one loses nothing. A step is one batch: the oldest
+that holds one gives it up to an older request, and among the younger ones those that wait (for input, or until they may hand
+over) go first. A younger one takes it only from one that may not hand over: that waits for a caller or a target, and loses
+nothing, for its state is a value; it has the slot back when it may go on. A step is one batch: the oldest
 request that can run, and every younger one that can run with it, in the total order, while their work together is within
 `budget`. One unit of work that exceeds the budget runs alone. A request runs one input per step.
 """
@@ -125,14 +126,15 @@ class GenerationScheduler:
         """Requests that hold a slot and can run, oldest first."""
         return [request_id for request_id, state in self._ordered_items() if state.seated and state.can_run]
 
-    def _victim(self, older: SeatState) -> str | None:
-        """Whom `older` may displace: a younger request, rather one that waits, then the youngest."""
-        younger = [
-            (not state.can_run, state.order, request_id)
+    def _victim(self, taker: SeatState) -> str | None:
+        """Whom `taker` may displace: a younger request, rather one that waits, then the youngest; else whoever may not hand
+        over."""
+        others = [
+            (state.order > taker.order, not state.can_run, state.order, request_id)
             for request_id, state in self._requests.items()
-            if state.seated and state.order > older.order
+            if state.seated and (state.order > taker.order or not state.ready)
         ]
-        return max(younger)[2] if younger else None
+        return max(others)[3] if others else None
 
     def _ordered_items(self) -> list[tuple[str, SeatState]]:
         return sorted(self._requests.items(), key=lambda item: item[1].order)
