@@ -14,7 +14,7 @@ COVERED := $(subst $(space),$(comma),$(addprefix */omnistage/,core/* config/* or
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install fetch weights demo test check format cover bench bench-all mutants wheel clean
+.PHONY: install fetch weights demo test faults check format cover bench bench-all mutants wheel clean
 
 install: $(READY)
 
@@ -36,6 +36,10 @@ demo: fetch
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+# Thousands of faults on real servers, in under 15 minutes; a run prints its SEED, and SEED=number repeats it.
+faults: fetch
+	$(BIN)/python -m tests.faults.campaign $(if $(SEED),--seed $(SEED))
 
 check: $(READY)
 	$(BIN)/ruff check

@@ -1,0 +1,257 @@
+"""The nine invariants, as questions to answers and to a server. Every function returns violations in words; none is all well.
+
+    1 one terminal state in bounded time      answers       6 recovery after kills, no orphan     Watch, campaign
+    2 nothing is held, nothing is left        held, left    7 bytes match what was asked for      answers
+    3 the result does not depend on others    answers       8 what is printed is what runs        (tests/cli/test_config.py)
+    4 every field has an effect               answers       9 figures equal what clients counted  Tally
+    5 /health is fast and truthful            Watch
+
+The eighth and the refusals of the fourth are facts of a configuration and of a protocol, not of a moment: their tests stand with
+the sources. Here the fourth means that seed, modalities, stream and format show in the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.clients import Asked, Heard
+from tests.faults.family import RATE, expected
+from tests.faults.faults import DIED, FAULTS
+from tests.faults.server import ServerProcess
+
+WAV_HEADER_NBYTES = 44
+QUIET_S = 10.0
+HEALTH_P99_S = 0.2
+TRUTH_S = 5.0
+WHOLE_S = 10.0
+STAGE_FAILED = "stage_failed"
+
+
+# ---- answers: 1, 3, 4, 7 ----
+
+
+def answers(heard: Heard, *, deaths: bool) -> list[str]:
+    """What is wrong with one answer. `deaths`: workers died in this wave, so any request may have been hit."""
+    where = f"request {heard.asked.number} ({heard.asked.fault or 'no fault'})"
+    if heard.left:
+        return [f"{where}: {what}" for what in heard.strange]
+    return [f"{where}: {what}" for what in (*heard.strange, *_ending(heard, deaths))]
+
+
+def _ending(heard: Heard, deaths: bool) -> list[str]:
+    if heard.stalled:
+        return [f"no end in {heard.took_s:.0f} s (status {heard.status}, {heard.nbytes} bytes)"]
+    if not heard.status:
+        return ["no answer at all"]
+    if not heard.complete:
+        return [f"the answer broke off after {heard.nbytes} bytes (status {heard.status})"]
+    if heard.error is not None:
+        return _error(heard, heard.error, deaths) + _content(heard, whole=False)
+    fault = FAULTS.get(heard.asked.fault)
+    wrong = [] if fault is None or fault.may_succeed or _is_avoided(heard) else ["it succeeded"]
+    return wrong + _content(heard, whole=True)
+
+
+def _is_avoided(heard: Heard) -> bool:
+    """A fault of a stage that a request needs not: it never came to it."""
+    fault = FAULTS[heard.asked.fault]
+    return fault.heard and not heard.asked.hears
+
+
+def _error(heard: Heard, error: dict[str, Any], deaths: bool) -> list[str]:
+    fault = FAULTS.get(heard.asked.fault)
+    code, message = error.get("code"), str(error.get("message"))
+    if deaths and code == STAGE_FAILED and DIED in message:
+        return []
+    if fault is not None and code in fault.codes and fault.told in message:
+        return []
+    return [f"an error that nobody ordered: {code}: {message}"]
+
+
+def _content(heard: Heard, *, whole: bool) -> list[str]:
+    """The bytes themselves; of an answer that broke off what came must be the beginning of what was due."""
+    asked = heard.asked
+    words = asked.words
+    text, sound = expected(words, asked.seed)
+    reads = asked.modalities is None or "text" in asked.modalities
+    got, wrong = _samples(heard, whole)
+    parts: list[tuple[str, str | bytes, str | bytes]] = [
+        ("text", heard.text, text if reads else ""),
+        ("transcript", heard.transcript, text if asked.hears else ""),
+        ("sound", got, sound if asked.hears else b""),
+    ]
+    for name, came, due in parts:
+        matches = came == due if whole else due[: len(came)] == came
+        if not matches:
+            wrong.append(f"{name}: {len(came)} of {len(due)} came, or they differ ({str(came[:60])!r})")
+    if whole and asked.hears and heard.usage is None:
+        wrong.append("no usage")
+    return wrong
+
+
+def _samples(heard: Heard, whole: bool) -> tuple[bytes, list[str]]:
+    """The samples without a header, and what is wrong with the header."""
+    asked, sound = heard.asked, heard.sound
+    form = asked.audio_format or ("pcm16" if asked.stream else "wav")
+    if form != "wav" or not sound:
+        return sound, []
+    if sound[:4] != b"RIFF" or sound[8:12] != b"WAVE" or sound.count(b"RIFF") != 1:
+        return sound, [f"no single WAV header: {sound[:16]!r}"]
+    channels, rate, _, _, bits = struct.unpack("<HIIHH", sound[22:36])
+    declared = struct.unpack("<I", sound[40:44])[0]
+    rest = sound[WAV_HEADER_NBYTES:]
+    wrong = [] if (channels, rate, bits) == (1, RATE, 16) else [f"WAV of {channels} x {bits} bits at {rate} Hz"]
+    if declared != (0xFFFFFFFF if asked.stream else len(rest)):
+        wrong.append(f"WAV declares {declared} bytes and has {len(rest)}")
+    return rest, wrong
+
+
+# ---- what a server holds: 2 ----
+
+TABLES = (
+    "open",
+    "queued",
+    "refs_held",
+    "slots",
+    "timers",
+    "control_calls",
+    "sinks",
+    "mailboxes",
+    "arena_keys",
+    "segments",
+)
+FIGURES = ("running", "waiting", "held", "arena_used_nbytes", "kv_blocks_used")
+
+
+def held(server: ServerProcess, stages: int) -> list[str]:
+    """What is still held `QUIET_S` after the last request. `stages`: as many arenas live, those of the living."""
+    deadline = time.monotonic() + QUIET_S
+    while (found := _held_now(server.state(), stages)) and time.monotonic() < deadline:
+        time.sleep(0.25)
+    return found
+
+
+def _held_now(state: dict[str, Any], stages: int) -> list[str]:
+    if "tables" not in state:
+        return [f"no state: {state}"]
+    found = [f"{name} holds {state['tables'][name]}" for name in TABLES if state["tables"][name]]
+    if state["tables"]["arenas"] != stages:
+        found.append(f"{state['tables']['arenas']} arenas of {stages} stages")
+    for stage, figures in state["gauges"].items():
+        found += [f"{stage}: {name} is {figures[name]:g}" for name in FIGURES if figures.get(name)]
+    return found
+
+
+# ---- /health: 5, 6 ----
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    at_s: float
+    took_s: float
+    status: int
+    stages: dict[str, str]
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at /health all the time; `kills` are (time, stage) of workers that were killed from outside."""
+
+    server: ServerProcess
+    looks: list[Look] = field(default_factory=list)
+    kills: list[tuple[float, str]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            began = time.monotonic()
+            status, body = await asyncio.to_thread(self.server.health)
+            self.looks.append(Look(began, time.monotonic() - began, status, body.get("stages", {})))
+            await asyncio.sleep(0.05)
+
+    @property
+    def p99_s(self) -> float:
+        took = sorted(look.took_s for look in self.looks)
+        return took[int(0.99 * (len(took) - 1))] if took else 0.0
+
+    def violations(self) -> list[str]:
+        found = [f"/health gave no answer at {look.at_s:.1f}" for look in self.looks if not look.status]
+        if self.p99_s > HEALTH_P99_S:
+            found.append(f"/health p99 {self.p99_s * 1000:.0f} ms")
+        for at_s, stage in self.kills:
+            seen = [look for look in self.looks if look.at_s >= at_s and look.stages.get(stage) != "ready"]
+            if not seen or seen[0].at_s > at_s + TRUTH_S:
+                found.append(f"/health did not tell of the death of {stage} within {TRUTH_S:g} s")
+            if not any(
+                look.status == 200 and look.at_s > at_s + look.took_s for look in self.looks if look.at_s > at_s
+            ):
+                found.append(f"the server was not whole again after the death of {stage}")
+        return found
+
+
+# ---- what is counted: 9 ----
+
+
+@dataclass(slots=True)
+class Tally:
+    """What clients counted, beside the server's counters from `before` on. Whoever left knows no outcome of its own."""
+
+    before: dict[str, float]
+    outcomes: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+    audio_s: float = 0.0
+    completion_tokens: int = 0
+
+    def add(self, heard: Heard) -> None:
+        if heard.left:
+            self.left += 1
+        elif heard.ok:
+            self.outcomes["finished"] += 1
+            self.completion_tokens += (heard.usage or {}).get("completion_tokens", 0)
+            self.audio_s += _pcm_seconds(heard.asked, heard.sound)
+        else:
+            self.outcomes["failed"] += 1
+
+    def violations(self, after: dict[str, float]) -> list[str]:
+        if not after:
+            return ["/metrics gave no answer"]
+
+        def grown(name: str) -> float:
+            return after.get(name, 0.0) - self.before.get(name, 0.0)
+
+        found, unknown = [], 0.0
+        for outcome in ("finished", "failed", "aborted", "timed_out"):
+            server, clients = grown(f"omnistage_requests_total{{outcome={outcome}}}"), self.outcomes[outcome]
+            unknown += server - clients
+            if not clients <= server <= clients + self.left:
+                found.append(f"{outcome}: the server counted {server:g}, clients {clients} and {self.left} left")
+        if unknown > self.left:
+            found.append(f"{unknown:g} ends that no client saw, and {self.left} left")
+        if any(value < 0 for value in after.values()):
+            found.append("a negative figure")
+        for what, name, clients_s in (
+            ("s of audio", "omnistage_audio_seconds_total", self.audio_s),
+            ("tokens", "omnistage_tokens_total{kind=completion", self.completion_tokens),
+        ):
+            made = sum(grown(series) for series in after if series.startswith(name) and "outcome=finished" in series)
+            exact = not self.left
+            if made < clients_s - 0.01 or (exact and made > clients_s + 0.01):
+                found.append(f"the server counted {made:.2f} {what}, clients {clients_s:.2f} and {self.left} left")
+        return found
+
+
+def _pcm_seconds(asked: Asked, sound: bytes) -> float:
+    form = asked.audio_format or ("pcm16" if asked.stream else "wav")
+    header = WAV_HEADER_NBYTES if form == "wav" and sound else 0
+    return (len(sound) - header) / 2 / RATE
+
+
+def seconds_at_most(took: Sequence[float], limit_s: float, what: str) -> list[str]:
+    worst = max(took, default=0.0)
+    return [f"{what} took {worst:.1f} s, at most {limit_s:g}"] if worst > limit_s else []
