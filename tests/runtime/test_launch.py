@@ -47,6 +47,7 @@ def test_a_worker_gets_its_plan_its_descriptors_and_its_environment(launched: La
         "OMP_NUM_THREADS": "3",
         "MKL_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
+        "ORT_DISABLE_TELEMETRY": "1",
         "MALLOC_MMAP_THRESHOLD_": "1073741824",
         "OWN": "yes",
         "HOME": os.environ.get("HOME"),

@@ -10,7 +10,15 @@ from typing import Any
 from omnistage.connectors.descriptors import receive_descriptor
 from omnistage.wire.plan import WorkerPlan
 
-NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "MALLOC_MMAP_THRESHOLD_", "OWN", "HOME")
+NAMES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "ORT_DISABLE_TELEMETRY",
+    "MALLOC_MMAP_THRESHOLD_",
+    "OWN",
+    "HOME",
+)
 
 
 def say(**told: Any) -> None:

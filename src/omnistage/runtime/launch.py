@@ -115,7 +115,8 @@ def _tcp_plan(process: ProcessPlan, token: str) -> TcpPlan | None:
 
 def worker_environment(process: ProcessPlan) -> dict[str, str]:
     """Threads as configured, arenas of malloc that are kept rather than given back and faulted in again (fresh pages for
-    large temporaries cost more than the arithmetic on them), this process's module path; the stages' own `env` wins."""
+    large temporaries cost more than the arithmetic on them), no library that tells others of its use or keeps a file of it in the
+    temporary folder, this process's module path; the stages' own `env` wins."""
     threads = str(process.threads)
     return child_environment(
         {
@@ -123,6 +124,7 @@ def worker_environment(process: ProcessPlan) -> dict[str, str]:
             "MKL_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
             "OMP_WAIT_POLICY": "PASSIVE",
+            "ORT_DISABLE_TELEMETRY": "1",
             "MALLOC_MMAP_THRESHOLD_": str(2**30),
             "MALLOC_TRIM_THRESHOLD_": str(2**31),
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
