@@ -150,7 +150,7 @@ _PIPELINE_KEYS = (
     _pipeline(
         "client_window_nbytes",
         Integer(1, 2**40),
-        8 * 2**20,
+        2 * 2**20,
         "Media bytes of one request that its caller has not taken.",
     ),
     _pipeline(

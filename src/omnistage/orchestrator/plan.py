@@ -57,7 +57,7 @@ class Limits:
 
     max_queued_requests: int = 256
     request_timeout_s: float = 600.0
-    client_window_nbytes: int = 8 * 2**20
+    client_window_nbytes: int = 2 * 2**20
     client_window_items: int = 8
     client_stall_s: float = 30.0
     retry_after_s: float = 1.0
