@@ -55,6 +55,8 @@ FAULTS: dict[str, Fault] = {
     "exit@thinker": Fault("!exit@thinker", told=DIED, violent=True),
     "exit@speaker": Fault("!exit@speaker", told=DIED, heard=True, violent=True),
 }
+OFTEN = ("leave", "slow", "linger", "double", "big", "huge")
+"""Callers' own ways and what strains memory come more often than the rest."""
 GENTLE = tuple(name for name, fault in FAULTS.items() if not fault.violent)
 VIOLENT = tuple(name for name, fault in FAULTS.items() if fault.violent)
 
