@@ -134,16 +134,18 @@ def rss(server: ServerProcess) -> str:
 
 def waves(random: Random, folder: Path, requests: int, report: Report) -> None:
     """Waves until `requests` were asked, on one server; memory, descriptors and threads stay what they were."""
-    server = ServerProcess(folder, "--deploy-config", deploy_file(folder), environment=KEEPS_NOTHING_BACK)
+    server = ServerProcess(folder, "--debug", "--deploy-config", deploy_file(folder), environment=KEEPS_NOTHING_BACK)
     try:
         server.wait_ready()
         asyncio.run(_warm_up(server))
         before = server.rss_nbytes()[server.process.pid], server.descriptors(), server.threads()
+        held_before = server.debug_state()
         asked, count = 0, 0
         while asked < requests:
             size = min(random.randint(25, 60), requests - asked)
             violent = size > 8 and count % 5 in (1, 3)
             asyncio.run(wave(server, random, asked, size, violent=violent, report=report))
+            report.violated(f"wave at {asked}", checks.unchanged(server, held_before))
             asked, count = asked + size, count + 1
         after = server.rss_nbytes()[server.process.pid], server.descriptors(), server.threads()
         print(f"server: RSS {before[0] >> 20} -> {after[0] >> 20} MiB, descriptors {before[1]} -> {after[1]},"

@@ -24,6 +24,7 @@ from tests.faults.clients import Asked, Heard
 from tests.faults.family import RATE, expected
 from tests.faults.faults import DIED, FAULTS
 from tests.faults.server import ServerProcess
+from tests.states import differences
 
 WAV_HEADER_NBYTES = 44
 QUIET_S = 10.0
@@ -145,6 +146,15 @@ def _held_now(state: dict[str, Any], stages: int) -> list[str]:
         found.append(f"{state['tables']['arenas']} arenas of {stages} stages")
     for stage, figures in state["gauges"].items():
         found += [f"{stage}: {name} is {figures[name]:g}" for name in FIGURES if figures.get(name)]
+    return found
+
+
+def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
+    """What /debug/state shows in any process, `QUIET_S` after the last request, that it did not show `before`."""
+    assert {"server", "workers"} <= before.keys(), before
+    deadline = time.monotonic() + QUIET_S
+    while (found := differences(before, server.debug_state())) and time.monotonic() < deadline:
+        time.sleep(0.5)
     return found
 
 

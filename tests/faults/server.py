@@ -100,6 +100,11 @@ class ServerProcess:
         found: dict[str, Any] = json.loads(self.ask("/state")[1] or b'{"error": "no answer"}')
         return found
 
+    def debug_state(self) -> dict[str, Any]:
+        """What every process holds; for a server with --debug."""
+        found: dict[str, Any] = json.loads(self.ask("/debug/state")[1] or b'{"error": "no answer"}')
+        return found
+
     def worker_pid(self, stage: str) -> int | None:
         """Of the process that is named like the stage; None while there is none that is ready."""
         replica = self.state().get("replicas", {}).get(stage)
