@@ -135,7 +135,8 @@ def _wrong(heard: Heard, deaths: bool) -> list[str]:
     if not heard.ok or not heard.text:
         found.append(f"{where}: status {heard.status}, complete {heard.complete}, text {heard.text!r}")
     speakable = any(sign.isalnum() for sign in heard.text + heard.transcript)  # nobody can say an emoji
-    if (heard.asked.hears and speakable) != bool(heard.sound) or len(heard.sound) % 2:
+    header = checks.WAV_HEADER_NBYTES if heard.asked.hears and not heard.asked.stream else 0
+    if (heard.asked.hears and speakable) != (len(heard.sound) > header) or len(heard.sound) % 2:
         found.append(f"{where}: {len(heard.sound)} bytes of sound for {heard.text!r} {heard.usage} {heard.asked}")
     if heard.usage is None or not 0 < heard.usage["completion_tokens"] <= heard.asked.fields["max_tokens"]:
         found.append(f"{where}: usage {heard.usage}")
