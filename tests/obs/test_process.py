@@ -1,5 +1,6 @@
 """What the system says of this process."""
 
+import mmap
 import os
 import threading
 
@@ -13,7 +14,8 @@ def test_figures_follow_what_happens() -> None:
     thread = threading.Thread(target=ending.wait, name="waiting")
     thread.start()
     descriptor = os.open("/dev/null", os.O_RDONLY)
-    held = bytearray(b"x") * (64 * 2**20)
+    held = mmap.mmap(-1, 64 * 2**20)  # pages of its own: a heap may have room left from before
+    held[:] = b"x" * len(held)
     during = process_figures()
     os.close(descriptor)
     ending.set()

@@ -13,7 +13,7 @@ from tests.tiny.checkpoints import write_tokenizer
 from tests.tiny.engines import greedy, stage_config, stage_request
 
 
-@pytest.mark.parametrize("config", [{"vocab_size": 8}, {"text_config": {"vocab_size": 8}}])
+@pytest.mark.parametrize("config", [{"vocab_size": 400}, {"text_config": {"vocab_size": 400}}])
 def test_the_model_decides_the_vocabulary_and_another_folder_may_have_the_tokenizer(
     tmp_path: Path, config: dict
 ) -> None:
@@ -24,6 +24,6 @@ def test_the_model_decides_the_vocabulary_and_another_folder_may_have_the_tokeni
     (model / "config.json").write_text(json.dumps(config))
     write_tokenizer(tokenizer)
     processor = load_processor(stage_config(model, tokenizer_path=str(tokenizer)))
-    assert processor(stage_request("r", [7], greedy(1)).request).token_ids == (7,)
-    with pytest.raises(InvalidRequestError, match=r"ids in \[0, 7\]"):
-        processor(stage_request("r", [8], greedy(1)).request)
+    assert processor(stage_request("r", [399], greedy(1)).request).token_ids == (399,)
+    with pytest.raises(InvalidRequestError, match=r"ids in \[0, 399\]"):
+        processor(stage_request("r", [400], greedy(1)).request)
