@@ -69,6 +69,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from tests.runtime.harness import Caller, inline, request, two_stages
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
 runtime = inline(*two_stages(Path(sys.argv[1]), extras={"pause_s": 0.2}))
 runtime.start()
 caller = Caller(runtime, request("long", items=1000))

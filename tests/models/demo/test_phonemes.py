@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from omnistage.models.demo.cuts import PHONEME_LIMIT, cut_text
@@ -79,6 +79,8 @@ def test_what_says_nothing_has_no_phonemes(text: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60) | st.text(alphabet="abcdefghijklmnop ABC',.-!?012$%", max_size=60))
+@example("A.A²")
+@example("x.²³½")
 def test_every_phoneme_is_in_the_alphabet(text: str) -> None:
     """Fault: a letter of the dictionary's IPA that the model has no token for."""
     assert set(ENGLISH.phonemes(text)) <= ALPHABET

@@ -19,6 +19,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from omnistage.models.demo import number_words
 
@@ -216,13 +217,14 @@ def _value(number: str) -> list[str]:
 def _address(reader: _Reader, match: re.Match[str]) -> Iterable[Token]:
     """A URL, e-mail address or file name: words, and every symbol by its name."""
     tokens: list[Token] = []
-    for part in re.findall(r"\d+|[^\W\d_]+|[\W_]", match[0]):
-        if part.isdecimal():
+    for kind, characters in groupby(match[0], lambda character: (character.isdecimal(), character.isalpha())):
+        part = "".join(characters)
+        if kind == (True, False):
             tokens += _words(number_words.integer(part))
-        elif part.isalpha():
+        elif kind == (False, True):
             tokens += reader.letters(part) if part.isascii() else _named(part)
         else:
-            tokens += _said(_ADDRESS_SYMBOLS.get(part) or unicode_name(part))
+            tokens += [word for symbol in part for word in _said(_ADDRESS_SYMBOLS.get(symbol) or unicode_name(symbol))]
     return tokens
 
 
