@@ -5,6 +5,7 @@ run, counts as a kill.
 """
 
 import importlib.util
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -112,3 +113,15 @@ def test_an_unknown_field_is_an_error(repository: Path, capsys: pytest.CaptureFi
     path.write_text(path.read_text() + 'tetss = ["x"]\n')
     assert runner.main([], root=repository) == 2
     assert "look at tetss" in capsys.readouterr().out
+
+
+def test_every_mutant_finds_its_line_once() -> None:
+    """Fault: code moves on and a mutant breaks nothing any more."""
+    root = Path(__file__).parents[2]
+    lost = {}
+    for path in (root / "tests/mutants").rglob("*.toml"):
+        mutant = tomllib.loads(path.read_text())
+        found = (root / "src/omnistage" / mutant["file"]).read_text().count(mutant["find"].strip("\n"))
+        if found != 1:
+            lost[path.name] = found
+    assert not lost
