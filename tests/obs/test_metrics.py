@@ -1,4 +1,9 @@
-"""Every series moves, and by what was counted."""
+"""Every series moves, and by what was counted; and the page that tells of them tells of all."""
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from omnistage.obs.figures import StageFigures
 from omnistage.obs.metrics import GaugeFigures, RequestFigures, ServerMetrics
@@ -6,18 +11,25 @@ from omnistage.obs.metrics import GaugeFigures, RequestFigures, ServerMetrics
 QUIET = GaugeFigures(0, 0, {}, {})
 
 
-def test_every_series_moves() -> None:
-    """Fault: a series that is advertised and never changes."""
+def moved() -> ServerMetrics:
+    """Metrics that have heard of everything once."""
     metrics = ServerMetrics()
-    before = metrics.text(QUIET).decode()
     metrics.responded("/x", 200)
     metrics.refused("invalid_request")
     metrics.ended(RequestFigures("finished", 3, 1, 4, 1.5, 0.1, 0.2, 0.9, 0.3, ((0.2, 2),), 0.6))
     metrics.stage_ended(StageFigures("thinker", 0, "failed", "stage_failed", 3, 1, 4, 1.5, 0, 0.1, 0.2, 0.3, 0.4))
     metrics.item_sent("thinker", "speaker", 100)
     metrics.item_taken("thinker", "speaker", 0.1, 0.2)
-    gauges = GaugeFigures(2, 1, {"thinker": True}, {("thinker", 1): {"running": 1.0}})
-    after = metrics.text(gauges).decode()
+    return metrics
+
+
+BUSY = GaugeFigures(2, 1, {"thinker": True}, {("thinker", 1): {"running": 1.0}})
+
+
+def test_every_series_moves() -> None:
+    """Fault: a series that is advertised and never changes."""
+    before = ServerMetrics().text(QUIET).decode()
+    after = moved().text(BUSY).decode()
     names = {line.split()[2] for line in before.splitlines() if line.startswith("# TYPE") and "_created" not in line}
 
     def values(text: str, name: str) -> list[str]:
@@ -25,6 +37,21 @@ def test_every_series_moves() -> None:
 
     assert names
     assert [name for name in sorted(names) if values(before, name) == values(after, name)] == []
+
+
+def test_the_page_tells_of_every_series_and_its_labels() -> None:
+    """Fault: a series that nobody can look up, or one that is described and does not exist."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    table = page.partition("| series |")[2].partition("\n\n")[0]
+    told = {
+        name: set(filter(None, labels.split(","))) for name, labels in re.findall(r"`(\w+)\{?([\w,]*)\}?` \|", table)
+    }
+    shown: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(moved().text(BUSY).decode()):
+        if not family.name.endswith("_created"):
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            shown[family.name.removeprefix("omnistage_")] = labels
+    assert told == shown
 
 
 def test_what_never_came_is_not_observed() -> None:
