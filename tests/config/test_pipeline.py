@@ -91,6 +91,12 @@ def test_an_alias_must_name_a_stage() -> None:
         pipeline(writer(0), stage_cli_aliases={"ghost": 9})
 
 
+def test_a_restriction_names_paths() -> None:
+    """Fault: a misspelt restriction shuts a model out everywhere."""
+    with pytest.raises(ConfigError, match=r"endpoint_restrictions: 'chat' is not accepted"):
+        pipeline(writer(0), endpoint_restrictions=("chat",))
+
+
 def test_all_errors_come_in_one_message() -> None:
     """Fault: an author who repairs one error per run."""
     with pytest.raises(ConfigError) as caught:

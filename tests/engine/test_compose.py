@@ -1,6 +1,7 @@
 """The composition root: from a folder and flags to what admission knows and a runtime that has not been started."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def test_a_folder_becomes_a_served_model(folder: Path) -> None:
     assert params.top_k == 4
     assert isinstance(runtime, Driver)
     runtime.close(0.0)
+
+
+def test_what_a_pipeline_is_restricted_to_reaches_the_server(folder: Path) -> None:
+    """Fault: a restriction that is written down and read by nobody."""
+    resolution = resolved(str(folder))
+    restricted = replace(resolution.pipeline, endpoint_restrictions=("/v1/audio/speech",))
+    assert served_model(replace(resolution, pipeline=restricted)).endpoints == ("/v1/audio/speech",)
+    assert served_model(resolution).endpoints == ()
 
 
 def test_inline_stages_are_for_omni_alone(folder: Path) -> None:

@@ -43,6 +43,31 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     assert given.tables["queued"] == 2
 
 
+def test_requests_that_overtake_are_bounded_like_those_that_wait() -> None:
+    """Fault: whoever asks with ever higher priority goes past the bound of the queue, and fills the stage instead."""
+    given = Trace(stage(0, "text", max_num_seqs=1, lookahead=1), limits=Limits(max_queued_requests=3))
+    admitted = [of(Close, given.arrive(f"r{index}", priority=-index)) == [] for index in range(8)]
+    assert admitted == [True] * 5 + [False] * 3
+    given.emit(0, -1, 0, None, last=True, request_id="r4")
+    given.done(0, "r4")
+    assert of(Close, given.arrive("next", priority=-9)) == []
+
+
+def test_requests_that_wait_in_the_middle_are_bounded_like_those_that_wait_at_the_door() -> None:
+    """Fault: a fast stage in front of a slow one takes request after request, and all of them wait behind it."""
+    slow = {"max_num_seqs": 1, "lookahead": 0}
+    given = Trace(stage(0, **slow), stage(1, "audio", **slow), edge(0, 1), limits=Limits(max_queued_requests=2))
+    admitted = []
+    for index in range(6):
+        name = f"r{index}"
+        admitted.append(of(Close, given.arrive(name, wants=("audio",))) == [])
+        if admitted[-1]:
+            given.emit(0, 1, 0, ref(1, owner=name), last=True, request_id=name)
+            given.done(0, name)
+    assert admitted == [True] * 4 + [False] * 2
+    assert given.tables["queued"] == 0
+
+
 def test_a_second_request_with_an_open_id_is_dropped_and_counted() -> None:
     """Fault: two requests under one id mix their outputs, or the first is closed for the second."""
     given = Trace(stage(0, "text"))

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,16 @@ async def test_another_model_is_not_found() -> None:
     status, body = await ask({"model": "gpt-4o", "messages": CHAT})
     assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_not_found", "model")
     assert "accepted: talker" in body["error"]["message"]
+
+
+async def test_a_model_that_another_endpoint_serves_says_which() -> None:
+    """Fault: a restriction that nobody reads, so that a model is asked for what it cannot do."""
+    runtime, elsewhere = FakeRuntime(), replace(SPOKEN, endpoints=("/v1/audio/speech",))
+    status, body = await ask({"messages": CHAT}, runtime, model=elsewhere)
+    assert (status, body["error"]["code"], runtime.submitted) == (501, "unsupported", [])
+    assert "'talker'" in body["error"]["message"] and "/v1/audio/speech" in body["error"]["message"]
+    status, _ = await ask({"messages": CHAT}, model=replace(SPOKEN, endpoints=("/v1/audio/speech", PATH)))
+    assert status == 200
 
 
 async def test_a_model_that_only_writes_says_so() -> None:

@@ -108,8 +108,8 @@ class PipelineConfig:
     """A pipeline: a directed acyclic graph of stages, with at least one entry (no edges) and one final output.
 
     `locate` names `locate(model: str) -> Path` for models that are no folder (built-in ones); `fetch` names
-    `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` and
-    `endpoint_restrictions` tell the server what the model can do.
+    `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` tells the server what
+    the model can do; `endpoint_restrictions` lists the endpoints that can serve it ("/v1/chat/completions"), where not all can.
     `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
     `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
     `default_deploy_config_name` names a file of the package's folder deploy/.
@@ -159,6 +159,9 @@ def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
     for alias, stage_id in pipeline.stage_cli_aliases.items():
         if stage_id not in ids:
             yield f"stage_cli_aliases[{alias!r}]: there is no stage {stage_id}; accepted: {_listed(ids)}"
+    for path in pipeline.endpoint_restrictions:
+        if not path.startswith("/v1/"):
+            yield f"endpoint_restrictions: {path!r} is not accepted; accepted: paths below /v1/"
     for name in (pipeline.hf_config_predicate, pipeline.locate, pipeline.fetch):
         yield from _hook_errors(name)
 

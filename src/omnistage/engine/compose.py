@@ -77,6 +77,7 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
         stages=stages,
         voices=resolution.pipeline.voices,
         voice_aliases=resolution.deploy.voices,
+        endpoints=resolution.pipeline.endpoint_restrictions,
         request_timeout_s=resolution.deploy.request_timeout_s,
         max_queued_requests=resolution.deploy.max_queued_requests,
     )

@@ -28,7 +28,8 @@ class ServedStage:
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """`voice_aliases` maps other services' voice names to names in `voices`. `reads` lists the input modalities.
-    `extra_keys` are the prompt keys beyond the common ones that this pipeline can use."""
+    `extra_keys` are the prompt keys beyond the common ones that this pipeline can use. `endpoints` are the paths that can serve
+    it; without any, all can."""
 
     name: str
     stages: tuple[ServedStage, ...]
@@ -36,6 +37,7 @@ class ServedModel:
     voices: tuple[str, ...] = ()
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
     extra_keys: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
     request_timeout_s: float = 600.0
     max_queued_requests: int = 256
 

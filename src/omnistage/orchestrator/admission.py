@@ -99,10 +99,19 @@ def _refusal(state: MachineState, request: OmniRequest) -> ErrorInfo | None:
         pool = state.pool_of(stage_id)
         if pool.lost:
             return ending.unavailable(state, pool.process)
-    if state.queued() >= limits.max_queued_requests and not _companions(state, request):
+    if _is_full(state, request) and not _companions(state, request):
         message = f"{limits.max_queued_requests} requests are waiting already"
         return ErrorInfo(QueueFullError.code, message, retry_after_s=limits.retry_after_s)
     return None
+
+
+def _is_full(state: MachineState, request: OmniRequest) -> bool:
+    """Two bounds: of those that no stage has seen yet, and of all that are open, beyond what its stages have places for. Some
+    take no place (they overtake others, or wait for their callers), and some wait in the middle of the pipeline."""
+    most = state.config.limits.max_queued_requests
+    stages = map(state.plan, state.config.active(request.wants).stages)
+    places = sum(worker.places(stage) for stage in stages for worker in state.pools[stage.process].workers)
+    return state.queued() >= most or len(state.requests) >= most + places
 
 
 def _refuse(state: MachineState, request: OmniRequest, error: ErrorInfo) -> None:

@@ -91,7 +91,11 @@ class WorkerState:
             for slot in self.slots.values()
             if slot.stage_id == stage.stage_id
         )
-        return before < self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
+        return before < self.places(stage)
+
+    def places(self, stage: StagePlan) -> int:
+        """How many requests that precede another may be here when that comes."""
+        return self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
 
 
 class StagePool:

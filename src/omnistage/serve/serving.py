@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError
+from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, UnsupportedByModelError
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures, ServerMetrics
@@ -37,6 +37,13 @@ class Serving:
         if name is not None and name != self.model_name:
             message = f"model: {name!r} is not served here; accepted: {self.model_name}"
             raise ModelNotFoundError(message, field="model")
+
+    def require_endpoint(self, path: str) -> None:
+        """Raises UnsupportedByModelError where the model that is served is none for the endpoint `path`."""
+        accepted = self.engine.model.endpoints
+        if accepted and path not in accepted:
+            message = f"{path} cannot serve the model {self.model_name!r}; it is served at {', '.join(accepted)}"
+            raise UnsupportedByModelError(message)
 
     async def read_body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_nbytes`: nothing beyond is held. Raises PayloadTooLargeError."""

@@ -29,6 +29,7 @@ from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_o
 from omnistage.serve.render.sse import DONE, event
 from omnistage.serve.serving import Serving
 
+PATH = "/v1/chat/completions"
 Outputs = AsyncGenerator[OmniRequestOutput, None]
 
 
@@ -45,10 +46,11 @@ def router(serving: Serving) -> APIRouter:
     routes = APIRouter()
     schema = {"requestBody": {"content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}}
 
-    @routes.post("/v1/chat/completions", openapi_extra=schema)
+    @routes.post(PATH, openapi_extra=schema)
     async def chat_completions(request: Request) -> Response:
         body = parse(ChatRequest, await serving.read_body(request))
         serving.require_model(body.model)
+        serving.require_endpoint(PATH)
         reply = reply_to(serving, body)
         outputs = serving.engine.generate(reply.ask)
         try:
