@@ -49,6 +49,17 @@ def test_a_difference_is_shown_and_is_an_error(path: Path, capsys: pytest.Captur
     assert '"attempt":2' in said[1] and '"attempt":1' in said[2]
 
 
+def test_a_record_that_was_full_is_told(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: a replay, or a request without an end, that looks as if the record held all there was."""
+    nbytes = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b'{"cut_nbytes":%d}\n' % nbytes)
+    assert call("replay", path) == 0
+    told = f"3 entries, the same commands; the record was full after {nbytes} bytes and ends there\n"
+    assert capsys.readouterr().out == told
+    assert call("timeline", path, "--out", tmp_path / "a.svg") == 0
+    assert "still open where the record ends" in (tmp_path / "a.svg").read_text()
+
+
 def test_a_wrong_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fault: a traceback for a misspelt name."""
     assert call("replay", tmp_path / "none") == 1

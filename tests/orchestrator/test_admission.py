@@ -55,8 +55,12 @@ def test_requests_that_overtake_are_bounded_like_those_that_wait() -> None:
 
 def test_requests_that_wait_in_the_middle_are_bounded_like_those_that_wait_at_the_door() -> None:
     """Fault: a fast stage in front of a slow one takes request after request, and all of them wait behind it."""
-    slow = {"max_num_seqs": 1, "lookahead": 0}
-    given = Trace(stage(0, **slow), stage(1, "audio", **slow), edge(0, 1), limits=Limits(max_queued_requests=2))
+    given = Trace(
+        stage(0, max_num_seqs=1, lookahead=0),
+        stage(1, "audio", max_num_seqs=1, lookahead=0),
+        edge(0, 1),
+        limits=Limits(max_queued_requests=2),
+    )
     admitted = []
     for index in range(6):
         name = f"r{index}"

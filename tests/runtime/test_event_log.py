@@ -9,7 +9,7 @@ import pytest
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.payload import PayloadRef
 from omnistage.orchestrator.plan import EdgePlan, OrchestratorConfig, StagePlan
-from omnistage.runtime.event_log import EventLog, read_head, read_log, replay
+from omnistage.runtime.event_log import EventLog, cut_of, read_head, read_log, replay
 from omnistage.wire.messages import Command, Emitted, Event, Release, Reported, StartReplica, Tick, WakeAt
 
 CONFIG = OrchestratorConfig(
@@ -106,19 +106,49 @@ def test_a_last_line_that_was_cut_off_is_left_out(path: Path) -> None:
 def test_what_is_no_record_is_told(path: Path, tmp_path: Path) -> None:
     """Fault: a traceback for a wrong file, or another version's record that is taken for one of this."""
     (tmp_path / "other").write_text("hello\n")
-    (tmp_path / "later").write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    (tmp_path / "later").write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
     lines = path.read_bytes().splitlines(keepends=True)
     (tmp_path / "broken").write_bytes(lines[0] + b"{}\n" + lines[1])
     for name, match in (
         ("missing", "a file that can be read"),
         ("other", "a recorded event log"),
-        ("later", "format 1"),
+        ("later", "format 2"),
         ("broken", "line 2"),
     ):
         with pytest.raises(InvalidRequestError, match=match):
             replay(tmp_path / name, of(1.0))
     with pytest.raises(ConfigError, match=r"record_events: .* is not accepted"):
         EventLog(tmp_path / "no" / "folder", CONFIG)
+
+
+def test_a_record_ends_at_its_bound_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Fault: a server that runs for long fills the disk, or a record that is cut looks like one that is whole."""
+    log, machine = EventLog(tmp_path / "log", CONFIG, most_nbytes=2000), Parrot(1.0)
+    log.record(1.0, None, machine.start(1.0))
+    for count in range(200):
+        tick = Tick(now=2.0 + count)
+        log.record(tick.now, tick, machine.handle(tick))
+    log.close()
+    assert 1800 < (tmp_path / "log").stat().st_size < 2050
+    assert len([record for record in caplog.records if "has reached its 2000 bytes" in record.message]) == 1
+    played = replay(tmp_path / "log", of(1.0))
+    assert played.difference is None and 5 < played.entries == len(list(read_log(tmp_path / "log"))) < 30
+    assert played.cut_nbytes is not None and 1800 < played.cut_nbytes <= 2000
+
+
+def test_a_whole_record_is_not_cut(path: Path) -> None:
+    """Fault: every record is said to be cut, also the one whose writer was killed."""
+    assert cut_of(path) is None
+    assert replay(path, of(1.0)).cut_nbytes is None
+    path.write_bytes(path.read_bytes()[:-5])
+    assert cut_of(path) is None
+    path.write_bytes(b"")
+    assert cut_of(path) is None
+
+
+def test_nobody_else_may_read_it(path: Path) -> None:
+    """Fault: what people have asked lies open to every user of the machine."""
+    assert path.stat().st_mode & 0o077 == 0
 
 
 def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

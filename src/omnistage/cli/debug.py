@@ -26,7 +26,8 @@ def replay(file: EventLogFile) -> None:
     if played.difference is not None:
         typer.echo(played.difference, err=True)
         raise typer.Exit(1)
-    typer.echo(f"{played.entries} entries, the same commands")
+    cut = "" if played.cut_nbytes is None else f"; the record was full after {played.cut_nbytes} bytes and ends there"
+    typer.echo(f"{played.entries} entries, the same commands{cut}")
 
 
 @app.command()

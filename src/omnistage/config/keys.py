@@ -160,7 +160,12 @@ _PIPELINE_KEYS = (
         "Bytes for payloads of more than a quarter of their arena, per replica; larger ones fail their requests.",
     ),
     _pipeline("request_timeout_s", _SECONDS, 600.0, "A request that has not ended by then fails."),
-    _pipeline("max_queued_requests", Integer(0, 2**20), 256, "Requests that may be open beyond what stages have places for; more are refused."),
+    _pipeline(
+        "max_queued_requests",
+        Integer(0, 2**20),
+        256,
+        "Requests that may be open beyond what stages have places for; more are refused.",
+    ),
     _pipeline("drain_timeout_s", Number(0, 86_400), 30.0, "How long open requests may go on at a shutdown."),
     _pipeline("voices", Table(), {}, "Other names for the model's voices (`alloy: af_heart`)."),
 )

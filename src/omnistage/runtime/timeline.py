@@ -14,7 +14,7 @@ from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import OmniRequest
 from omnistage.obs.timeline import Arrow, Note, Picture, Span
 from omnistage.orchestrator.plan import OrchestratorConfig
-from omnistage.runtime.event_log import LogEntry, read_head, read_log
+from omnistage.runtime.event_log import LogEntry, cut_of, read_head, read_log
 from omnistage.wire.messages import (
     CLIENT,
     Arrived,
@@ -59,12 +59,16 @@ def find_request(path: Path, named: str | None) -> str:
 
 def timeline(path: Path, request_id: str) -> Picture:
     """The picture of one request of a log."""
-    return picture_of(read_head(path).config, read_log(path), request_id)
+    return picture_of(read_head(path).config, read_log(path), request_id, cut=cut_of(path) is not None)
 
 
-def picture_of(config: OrchestratorConfig, entries: Iterable[LogEntry], request_id: str) -> Picture:
-    """As `timeline`, of entries at hand."""
+def picture_of(
+    config: OrchestratorConfig, entries: Iterable[LogEntry], request_id: str, *, cut: bool = False
+) -> Picture:
+    """As `timeline`, of entries at hand. `cut`: they are not all that there were."""
     state = _LifeState(config, request_id)
+    if cut:
+        state.outcome = "still open where the record ends, which was full"
     for entry in entries:
         if entry.event is not None:
             state.heard(entry.event)
