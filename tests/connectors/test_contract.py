@@ -59,6 +59,14 @@ def test_a_small_payload_occupies_nothing() -> None:
     assert ShmConnector("stranger/0", 1).can_read(ref)
 
 
+def test_what_is_read_where_it_lies_says_that_it_is_lent(pair: Pair) -> None:
+    """Fault: what must be copied before its release is taken for its reader's own, or the other way round."""
+    large, small = pair.sender.try_put(big(2**20)), pair.sender.try_put(payload_of(np.zeros(16, np.float32)))
+    assert large is not None and small is not None
+    assert pair.receiver.get(large).lent == (pair.sender.name != "inproc")
+    assert not pair.receiver.get(small).lent
+
+
 def test_no_room_is_none_and_release_makes_room(pair: Pair) -> None:
     """Fault: a full connector blocks, raises, or never recovers."""
     held = []

@@ -75,3 +75,16 @@ def test_merge_joins_text_lists_and_rows() -> None:
     assert merge([first]) is first
     assert first.metadata["ids"] == [1]
     assert joined.nbytes == 24
+
+
+def test_a_copy_of_a_payload_is_its_holders_own() -> None:
+    """Fault: a view of a buffer that somebody else writes to later."""
+    data = np.arange(6, dtype=np.int16).reshape(2, 3)
+    source = Tensor.of(data)
+    buffer = bytearray(12)
+    source.copy_to(memoryview(buffer))
+    copy = MultimodalPayload({"x": Tensor(source.spec, memoryview(buffer))}, {"rate": 1}, lent=True).copied()
+    buffer[:] = b"\xff" * 12
+    np.testing.assert_array_equal(copy.numpy("x"), data)
+    assert copy.metadata == {"rate": 1} and not copy.numpy("x").flags.writeable
+    assert not copy.lent

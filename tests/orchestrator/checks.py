@@ -1,8 +1,9 @@
 """The invariants, checked from outside on the events and commands of one world.
 
 One terminal state and nothing after it; every ref released once and never while someone reads it; order; pruned stages untouched;
-windows of items and bytes kept; no submission beyond capacity + lookahead of those that precede and wait for no caller. It shares
-no code with the machine: it knows the pipeline from the configuration alone.
+windows of items and bytes kept; no submission beyond capacity + lookahead of those that precede, where as many that wait for their
+callers as are allowed for each of these places do not count. It shares no code with the machine: it knows the pipeline from the
+configuration alone.
 """
 
 from __future__ import annotations
@@ -157,8 +158,13 @@ class Checks:
             self.credit[edge] = self.windows[edge] = window
         here = self.slots.setdefault((command.process, command.replica, command.epoch, command.stage_id), {})
         plan = self.config.stage(command.stage_id)
-        before = sum(order < command.order for key, order in here.items() if not self._waits_for_its_caller(*key))
-        assert before < plan.max_num_seqs + plan.lookahead, "submitted beyond capacity and lookahead"
+        before = [key for key, order in here.items() if order < command.order]
+        places = plan.max_num_seqs + plan.lookahead
+        assert len(before) < places * (1 + plan.paused_per_place), (
+            "a stage collects requests that wait for their callers"
+        )
+        waiting = sum(self._waits_for_its_caller(*key) for key in before)
+        assert len(before) - waiting < places, "submitted beyond capacity and lookahead"
         here[name, command.attempt] = command.order
 
     def _waits_for_its_caller(self, name: str, attempt: int) -> bool:

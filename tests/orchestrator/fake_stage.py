@@ -1,7 +1,8 @@
 """A fake stage with everything that can lock up a pipeline: slots, KV blocks, an arena, join buffers, credit and a speed.
 
 It keeps the rules real stages keep: one total order decides about slots, blocks and room; a bridge that cannot go on
-withholds no credit; the oldest on an edge always gets room. What it makes is numbered, so that a reader can check it.
+withholds no credit; what is blocked keeps copies of what waits for its bridge; the oldest on an edge always gets room. What it
+makes is numbered, so that a reader can check it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from omnistage.wire.messages import (
     Cancel,
     CancelDone,
     Consumed,
+    CopiedOut,
     Emitted,
     Feed,
     Grant,
@@ -85,6 +87,7 @@ class Arena:
 class Inlet:
     queue: deque[Feed] = field(default_factory=deque)
     bridged: int = 0
+    copied: int = 0
     ended: bool = False
 
 
@@ -189,6 +192,9 @@ class FakeStage:
                 events += self._bridge(work)
                 self._make(work)
         events += self._pump()
+        for work in self._in_order():
+            if work.blocked:
+                events += self._copy_out(work)
         return events
 
     def _in_order(self) -> list[Work]:
@@ -228,8 +234,9 @@ class FakeStage:
             while inlet.queue and (inlet.bridged - work.made < self.model.window or not self._can_make(work)):
                 feed = inlet.queue.popleft()
                 assert feed.seq == inlet.bridged, "fed out of order"
-                if feed.ref is not None:
+                if feed.ref is not None and feed.seq >= inlet.copied:
                     assert self.arena.book[feed.ref.key] == "live", "read after its release"
+                if feed.ref is not None:
                     assert feed.ref.metadata["number"] == feed.seq or source in self.model.gathered
                 inlet.bridged += 1
                 inlet.ended = feed.last
@@ -242,6 +249,25 @@ class FakeStage:
                         source=source,
                         target=self.model.stage_id,
                         seq=inlet.bridged - 1,
+                    )
+                )
+        return events
+
+    def _copy_out(self, work: Work) -> list[WorkerEvent]:
+        events: list[WorkerEvent] = []
+        for source, inlet in work.inlets.items():
+            lent = [feed for feed in inlet.queue if feed.ref is not None and feed.seq >= inlet.copied]
+            for feed in lent:
+                assert feed.ref is not None and self.arena.book[feed.ref.key] == "live", "copied after its release"
+            if lent:
+                inlet.copied = lent[-1].seq + 1
+                events.append(
+                    CopiedOut(
+                        request_id=work.name,
+                        attempt=work.submit.attempt,
+                        source=source,
+                        target=self.model.stage_id,
+                        seq=lent[-1].seq,
                     )
                 )
         return events

@@ -34,6 +34,7 @@ def pipelines(draw: st.DrawFn, limits: Limits) -> OrchestratorConfig:
             process=f"p{processes[stage_id]}",
             max_num_seqs=draw(st.integers(1, 2)),
             lookahead=draw(st.integers(0, 1)),
+            paused_per_place=draw(st.integers(0, 2)),
             final_output_type=(
                 draw(st.sampled_from(MODALITIES)) if stage_id not in inner or draw(st.booleans()) else None
             ),

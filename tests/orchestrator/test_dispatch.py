@@ -1,6 +1,7 @@
 """When and where a stage gets a request."""
 
 from omnistage.core.request import OmniRequest
+from omnistage.orchestrator.plan import Limits
 from omnistage.wire.messages import Cancel, Feed, Submit
 from tests.orchestrator.traces import Trace, edge, kinds, of, ref, stage
 
@@ -118,3 +119,25 @@ def test_the_request_is_handed_on_as_it_was_admitted() -> None:
     (submit,) = of(Submit, given.arrive("r", priority=3))
     assert isinstance(submit.request, OmniRequest)
     assert (submit.request, submit.order) == (given.events[-1].request, (3, 1))  # type: ignore[union-attr]
+
+
+def test_those_that_wait_for_their_callers_take_no_place_up_to_a_bound() -> None:
+    """Fault: as many callers as a stage has places, which read slowly, keep everybody else out; or it collects them for ever."""
+    limits = Limits(client_window_nbytes=100)
+    given = Trace(stage(0, "audio", max_num_seqs=1, lookahead=0, paused_per_place=2), limits=limits)
+    for name in ("a", "b", "c"):
+        assert submitted(given.arrive(name, wants=("audio",))) == [(name, 0)]
+        given.emit(0, -1, 0, ref(1), request_id=name)
+        given.emit(0, -1, 1, ref(2), request_id=name)
+    assert submitted(given.arrive("d", wants=("audio",))) == []
+    given.abort("b")
+    assert submitted(given.cancelled(0, "b")) == [("d", 0)]
+
+
+def test_media_have_no_more_credit_than_their_window_has_room_for() -> None:
+    """Fault: what a caller has no window for is made all the same, and waits in the arena that others need."""
+    limits = Limits(client_window_nbytes=100, client_window_items=8)
+    for item_nbytes, window in ((0, 8), (30, 3), (1000, 1)):
+        given = Trace(stage(0, "audio", item_nbytes=item_nbytes), limits=limits)
+        (submit,) = of(Submit, given.arrive(wants=("audio",)))
+        assert submit.windows == {-1: window}

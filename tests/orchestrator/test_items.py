@@ -45,6 +45,29 @@ def test_credit_is_given_once() -> None:
     assert given.consume(0, 1, 0) == []
 
 
+def test_what_was_copied_out_is_released_and_gives_no_credit() -> None:
+    """Fault: a request that is paused keeps room from others, or its source goes on sending to it."""
+    given = pair()
+    for seq in range(3):
+        given.emit(0, 1, seq, ref(seq))
+    told = given.copied_out(0, 1, 1)
+    assert (kinds(told), released(told)) == (["Release", "Release"], [0, 1])
+    assert given.copied_out(0, 1, 1) == []
+    told = given.consume(0, 1, 2)
+    assert [grant.credits for grant in of(Grant, told)] == [3]
+    assert released(told) == [2]
+
+
+def test_a_copy_of_one_target_leaves_the_other_its_ref() -> None:
+    """Fault: a target that copies frees what another still reads."""
+    given = fork()
+    given.emit(0, 1, 0, ref(1))
+    given.emit(0, 2, 0, ref(1))
+    assert released(given.copied_out(0, 1, 0)) == []
+    assert released(given.consume(0, 2, 0)) == [1]
+    assert given.copied_out(0, 1, 0, "gone") == []
+
+
 def test_a_ref_of_two_targets_is_released_after_the_last_of_them() -> None:
     """Fault: the faster target frees what the slower one still reads."""
     given = fork()

@@ -23,6 +23,7 @@ from omnistage.wire.messages import (
     Consumed,
     ControlCalled,
     ControlDone,
+    CopiedOut,
     Emitted,
     Event,
     InputAppended,
@@ -179,6 +180,10 @@ class Trace:
     ) -> list[Command]:
         item = Consumed(request_id=request_id, attempt=attempt, source=source, target=target, seq=seq)
         return self.say(target, item, **keys)
+
+    def copied_out(self, source: int, target: int, seq: int, request_id: str = "r") -> list[Command]:
+        item = CopiedOut(request_id=request_id, attempt=1, source=source, target=target, seq=seq)
+        return self.say(target, item)
 
     def done(self, stage_id: int, request_id: str = "r", attempt: int = 1, **keys: Any) -> list[Command]:
         return self.say(stage_id, stage_done(stage_id, request_id, attempt), **keys)

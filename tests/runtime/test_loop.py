@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from omnistage.core.errors import ConnectorError, ErrorInfo
-from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
+from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.core.request import OmniRequest
 from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
 from omnistage.runtime.inbox import Inbox
-from omnistage.runtime.loop import RuntimeLoop, on_host
+from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.plan import plan_processes
 from omnistage.wire.messages import (
     AbortRequested,
@@ -273,18 +272,6 @@ def test_a_descriptor_that_an_earlier_callback_closed_is_not_called_for(folder: 
     assert eventually(lambda: bool(called))
     world.close(0.0)
     assert len(called) == 1 and world.status().state == "stopped" and world.shut == 1
-
-
-def test_what_callers_get_is_their_own() -> None:
-    """Fault: a view of a buffer that somebody else writes to later."""
-    data = np.arange(6, dtype=np.int16).reshape(2, 3)
-    source = Tensor.of(data)
-    buffer = bytearray(12)
-    source.copy_to(memoryview(buffer))
-    copy = on_host(MultimodalPayload({"x": Tensor(source.spec, memoryview(buffer))}, {"rate": 1}))
-    buffer[:] = b"\xff" * 12
-    np.testing.assert_array_equal(copy.numpy("x"), data)
-    assert copy.metadata == {"rate": 1} and not copy.numpy("x").flags.writeable
 
 
 def requests_of(events: list[Event]) -> list[OmniRequest]:

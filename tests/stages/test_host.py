@@ -20,6 +20,7 @@ from omnistage.wire.messages import (
     Consumed,
     Control,
     ControlDone,
+    CopiedOut,
     Emitted,
     Feed,
     Grant,
@@ -302,3 +303,12 @@ def test_an_interruption_goes_straight_to_the_engine() -> None:
     stage = Stage()
     stage.host.interrupt("r")
     assert stage.told() == [("interrupt", "r")]
+
+
+def test_what_was_copied_out_is_told_apart_from_what_was_consumed() -> None:
+    """Fault: an arena keeps what its reader has copied; or its credit comes back before its bridge has taken it."""
+    stage = Stage()
+    stage.host.handle(submit())
+    events = stage.step(StageOutput("r", consumed=((5, 0),), copied=((5, 2),)))
+    who: dict[str, Any] = {"request_id": "r", "attempt": 1, "source": 5, "target": 0}
+    assert events == [Consumed(**who, seq=0), CopiedOut(**who, seq=2)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from omnistage.core.errors import InvalidRequestError, OmniError, PayloadTooLargeError, StageFailedError
-from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 from omnistage.modeling.protocols import StageInput
 from omnistage.stages.inbox import InboxState, nbytes_of
 
@@ -193,3 +193,55 @@ class Packed(msgspec.Struct):
 def test_plain_values_are_measured(value: object, nbytes: int) -> None:
     """Fault: a kind of state that counts as nothing escapes the bound."""
     assert nbytes_of(value) == nbytes
+
+
+def lent(count: int = 10) -> MultimodalPayload:
+    """`count` bytes that lie in somebody else's memory."""
+    spec = TensorSpec("uint8", (count,))
+    return MultimodalPayload({"x": Tensor(spec, memoryview(bytes(range(count))))}, lent=True)
+
+
+def sums(state: Any, source: int, seq: int, item: MultimodalPayload | None, last: bool) -> tuple[Any, list[StageInput]]:
+    return state, [StageInput({"sum": int(item.numpy("x").sum()), "lent": item.lent}, 1)] if item else []
+
+
+def test_what_waits_is_copied_out_of_the_memory_that_others_need() -> None:
+    """Fault: a request that may not go on keeps its items in its sender's arena; credit comes back for what was only copied."""
+    inbox = inbox_of(sums, window=1)
+    for seq in range(3):
+        inbox.feed(0, seq, lent(), last=False)
+    assert inbox.advance() == ((0, 0),)
+    assert inbox.copy_out() == ((0, 2),)
+    assert inbox.copy_out() == ()
+    assert inbox.nbytes == 21
+    for _ in range(2):
+        inbox.take()
+        inbox.advance()
+    assert [unit["sum"] for unit in taken(inbox)] == [45]
+    assert inbox.nbytes == 0
+
+
+def test_what_is_lent_by_nobody_is_not_copied() -> None:
+    """Fault: what came inside a message, or by reference in this process, is copied for nothing."""
+    inbox = inbox_of(sums, window=1)
+    for seq in range(3):
+        inbox.feed(0, seq, by_itself(lent()), last=False)
+    inbox.advance()
+    assert inbox.copy_out() == ()
+
+
+def by_itself(item: MultimodalPayload) -> MultimodalPayload:
+    return MultimodalPayload(item.tensors, item.metadata)
+
+
+def test_copies_stay_within_the_bound_and_fail_nobody() -> None:
+    """Fault: copies without bound; a request that fails because it was paused."""
+    inbox = inbox_of(sums, window=1, max_input_nbytes=25)
+    for seq in range(4):
+        inbox.feed(0, seq, lent(), last=False)
+    inbox.advance()
+    assert inbox.copy_out() == ((0, 2),)
+    assert inbox.nbytes == 21
+    inbox.take()
+    assert inbox.advance() == ((0, 1),)
+    assert inbox.copy_out() == ((0, 3),)

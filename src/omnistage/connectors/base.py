@@ -74,11 +74,11 @@ def write(payload: MultimodalPayload, places: tuple[TensorPlace, ...], view: mem
 
 
 def read(ref: PayloadRef, view: memoryview) -> MultimodalPayload:
-    """The payload of `ref` over `view`, whose first byte is the payload's first. Views come out read-only. Raises
-    ConnectorError for a tensor that does not lie in it."""
+    """The payload of `ref` over `view`, whose first byte is the payload's first. Views come out read-only, and are lent unless
+    the reference carries the bytes. Raises ConnectorError for a tensor that does not lie in it."""
     frozen = view.toreadonly()
     tensors = {place.name: Tensor(place.spec, _cut(place, frozen)) for place in ref.tensors}
-    return MultimodalPayload(tensors, ref.metadata)
+    return MultimodalPayload(tensors, ref.metadata, lent=ref.inline is None)
 
 
 def _cut(place: TensorPlace, view: memoryview) -> memoryview:

@@ -93,15 +93,26 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MultimodalPayload:
-    """What one item carries: tensors and metadata, apart. Metadata is plain data (str, int, float, bool, None, list, dict)."""
+    """What one item carries: tensors and metadata, apart. Metadata is plain data (str, int, float, bool, None, list, dict).
+    `lent`: the tensors lie in memory that is the sender's again once the reference is released."""
 
     tensors: Mapping[str, TensorSource] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    lent: bool = field(default=False, compare=False)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
         return sum(tensor.spec.nbytes for tensor in self.tensors.values())
+
+    def copied(self) -> MultimodalPayload:
+        """The same in private, read-only host memory."""
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            data = bytearray(tensor.spec.nbytes)
+            tensor.copy_to(memoryview(data))
+            tensors[name] = Tensor(tensor.spec, memoryview(data).toreadonly())
+        return MultimodalPayload(tensors, self.metadata)
 
     def numpy(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor `name` as a numpy array; KeyError where there is none."""

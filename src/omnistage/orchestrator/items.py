@@ -18,6 +18,7 @@ from omnistage.wire.messages import (
     CancelDone,
     Consumed,
     ControlDone,
+    CopiedOut,
     Emitted,
     Reported,
     StageDone,
@@ -42,6 +43,8 @@ def _take(state: MachineState, worker: WorkerState, item: WorkerEvent) -> None:
             _emitted(state, worker, item)
         case Consumed():
             _consumed(state, worker, item)
+        case CopiedOut():
+            _copied_out(state, worker, item)
         case StageDone():
             _stage_done(state, worker, item)
         case StageFailed():
@@ -110,13 +113,23 @@ def _consumed(state: MachineState, worker: WorkerState, event: Consumed) -> None
     slot = worker.slots.get((event.request_id, event.attempt, event.target))
     if slot is None:
         return
-    done = [key for key in slot.held if key[0] == event.source and key[1] <= event.seq]
-    for key in done:
-        state.refs.drop(slot.held.pop(key))
+    _drop_upto(state, slot, event.source, event.seq)
     request = _live(state, slot)
     edge = request.attempt.edges.get((event.source, event.target)) if request else None
     if request is not None and edge is not None:
         state.grant(request, edge, edge.acknowledge_upto(event.seq))
+
+
+def _copied_out(state: MachineState, worker: WorkerState, event: CopiedOut) -> None:
+    slot = worker.slots.get((event.request_id, event.attempt, event.target))
+    if slot is not None:
+        _drop_upto(state, slot, event.source, event.seq)
+
+
+def _drop_upto(state: MachineState, slot: SlotState, source: int, seq: int) -> None:
+    """The slot needs the payloads of `source` up to `seq` no more."""
+    for key in [key for key in slot.held if key[0] == source and key[1] <= seq]:
+        state.refs.drop(slot.held.pop(key))
 
 
 def _stage_done(state: MachineState, worker: WorkerState, event: StageDone) -> None:

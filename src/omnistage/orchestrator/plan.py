@@ -16,20 +16,27 @@ from omnistage.wire.messages import CLIENT
 TEXT = "text"
 """The one modality that is never windowed: it is bounded by the number of tokens."""
 
+PAUSED_PER_PLACE = 4
+"""Requests that wait for their callers and so take no place, for every place of a stage; what they hold in host memory is bounded
+by this. More than that take places like any other."""
+
 CANCEL_MARGIN_S = 5.0
 """On top of the longest step: a stage reads a cancel between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage. `max_num_seqs` holds until a replica says its own capacity. `cancel_timeout_s`: when CancelDone is due."""
+    """One stage. `max_num_seqs` holds until a replica says its own capacity. `item_nbytes` estimates one item for the caller.
+    `cancel_timeout_s`: when CancelDone is due."""
 
     stage_id: int
     name: str
     process: str
     max_num_seqs: int = 8
     lookahead: int = 2
+    paused_per_place: int = PAUSED_PER_PLACE
     final_output_type: str | None = None
+    item_nbytes: int = 0
     cancel_timeout_s: float = 30.0
 
 
@@ -130,8 +137,13 @@ class OrchestratorConfig:
         )
 
     def _client_edge(self, stage: StagePlan) -> EdgePlan:
-        window = 0 if stage.final_output_type == TEXT else self.limits.client_window_items
-        return EdgePlan(stage.stage_id, CLIENT, window=window)
+        """No more credit for media than the window in bytes has room for: what may be made may also be sent, and lies in no
+        arena until the caller takes something."""
+        if stage.final_output_type == TEXT:
+            return EdgePlan(stage.stage_id, CLIENT, window=0)
+        limits = self.limits
+        fitting = limits.client_window_nbytes // max(1, stage.item_nbytes)
+        return EdgePlan(stage.stage_id, CLIENT, window=max(1, min(limits.client_window_items, fitting)))
 
 
 def _stage_plan(stage: StageConfig) -> StagePlan:
@@ -142,5 +154,6 @@ def _stage_plan(stage: StageConfig) -> StagePlan:
         max_num_seqs=stage.max_num_seqs,
         lookahead=stage.lookahead,
         final_output_type=stage.final_output_type,
+        item_nbytes=next((edge.item_nbytes for edge in stage.outputs if edge.target == CLIENT), 0),
         cancel_timeout_s=max(stage.first_step_timeout_s, stage.step_timeout_s) + CANCEL_MARGIN_S,
     )

@@ -1,8 +1,8 @@
 """The replicas of one process, what runs on each, and the choice among them.
 
-A request is placed where fewer than capacity + lookahead requests that precede it are (younger ones never keep an older one
-out, and none does that waits for its own caller), on the shortest queue, and stays with its process's replica for all stages
-that share the process. Knows no clock.
+A request is placed where fewer than capacity + lookahead requests that precede it are, on the shortest queue, and stays with its
+process's replica for all stages that share the process. Younger ones never keep an older one out. Those that wait for their own
+callers do not count, up to a bound: their stages let others go first. Knows no clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALIVE = (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.SLEEPING, Worke
 class SlotState:
     """A request's place in one stage of a replica, from Submit until the stage has let go of it.
 
-    `held`: refs that were fed and not yet consumed, by (source, seq).
+    `held`: refs that were fed and that the stage still reads, by (source, seq).
     """
 
     request_id: str
@@ -80,21 +80,20 @@ class WorkerState:
         self, stage: StagePlan, order: Order, *, bound: bool, alone: bool = False, paused: Container[str] = ()
     ) -> bool:
         """True if a request may be submitted here; a `bound` one is here already and may go on while the replica drains, one
-        that is to be `alone` joins none that precede it. Those that are `paused` take no place: their stages let others go
-        first, so a place is all that they would keep."""
+        that is to be `alone` joins none that precede it. Those that are `paused` take no place, but for every place there are
+        only so many of them."""
         if self.status is not WorkerStatus.READY and not (bound and self.status is WorkerStatus.DRAINING):
             return False
         if alone and any(slot.order < order for slot in self.slots.values()):
             return False
-        before = sum(
-            slot.order < order and slot.request_id not in paused
-            for slot in self.slots.values()
-            if slot.stage_id == stage.stage_id
-        )
-        return before < self.places(stage)
+        here = (slot for slot in self.slots.values() if slot.stage_id == stage.stage_id)
+        before = [slot.request_id for slot in here if slot.order < order]
+        waiting = sum(request_id in paused for request_id in before)
+        places = self.places(stage)
+        return len(before) - min(waiting, places * stage.paused_per_place) < places
 
     def places(self, stage: StagePlan) -> int:
-        """How many requests that precede another may be here when that comes."""
+        """How many requests that precede another and wait for no caller may be here when that comes."""
         return self.capacity.get(stage.stage_id, stage.max_num_seqs) + stage.lookahead
 
 

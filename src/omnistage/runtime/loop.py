@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, QueueFullError
-from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
+from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.core.request import OmniRequest
 from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
@@ -277,7 +277,7 @@ class RuntimeLoop(ABC):
         if command.request_id not in self._sinks:
             return
         try:
-            payload = MultimodalPayload() if command.ref is None else on_host(self._read(command.ref))
+            payload = MultimodalPayload() if command.ref is None else self._read(command.ref).copied()
         except OmniError as error:
             self._give_up(command.request_id, ErrorInfo.of(error))
             return
@@ -360,13 +360,3 @@ class RuntimeLoop(ABC):
             if self._log is not None:
                 self._log.close()
             self._board.end()
-
-
-def on_host(payload: MultimodalPayload) -> MultimodalPayload:
-    """A payload whose tensors are private, read-only copies in host memory."""
-    tensors = {}
-    for name, tensor in payload.tensors.items():
-        data = bytearray(tensor.spec.nbytes)
-        tensor.copy_to(memoryview(data))
-        tensors[name] = Tensor(tensor.spec, memoryview(data).toreadonly())
-    return MultimodalPayload(tensors, payload.metadata)

@@ -39,8 +39,8 @@ class StageOutput:
     """What one step did for one request.
 
     `capture` is what the stage made (tensors and metadata); edges pick from it. `consumed` lists (source, seq) up to
-    which inputs were taken over by the bridge. `finish_reason` ends the request in this stage; `error` ends it as
-    failed.
+    which inputs were taken over by the bridge, `copied` those up to which no item is lent any more. `finish_reason`
+    ends the request in this stage; `error` ends it as failed.
     """
 
     request_id: str
@@ -50,6 +50,7 @@ class StageOutput:
     usage: Usage = field(default_factory=Usage)
     times: StageTimes = field(default_factory=StageTimes)
     error: ErrorInfo | None = None
+    copied: tuple[tuple[int, int], ...] = ()
 
 
 class StageEngine(Protocol):
@@ -60,7 +61,7 @@ class StageEngine(Protocol):
         """Takes a request over. What it cannot serve comes back from the next step as an error."""
 
     def feed(self, request_id: str, source: int, seq: int, item: MultimodalPayload | None, *, last: bool) -> None:
-        """Input for a request; `item` views are valid until the bridge has run in `step` or `feed`."""
+        """Input for a request; `item` views are valid until `consumed` or `copied` says that they are not needed."""
 
     def cancel(self, request_id: str) -> None:
         """Forgets a request at once: slots, blocks and state are free when it returns. Unknown ids are fine."""
@@ -69,8 +70,8 @@ class StageEngine(Protocol):
         """Called from the IO thread: asks a running step to end early if it works for this request alone."""
 
     def set_ready(self, request_id: str, ready: bool) -> None:
-        """False while this request cannot hand over more (no credit, no room): it keeps its state but is not
-        scheduled."""
+        """False while this request cannot hand over more (no credit, no room): it is not scheduled, lends its place to others,
+        and copies out what it was lent."""
 
     def has_work(self) -> bool:
         """True if `step` could do something now."""

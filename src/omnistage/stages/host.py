@@ -1,7 +1,7 @@
 """One stage in one step thread: messages in, reports out, an engine, an emitter and nothing else between.
 
     handle(mail)  ->  engine.add / feed / cancel, emitter credit
-    step()        ->  engine.step  ->  emitter  ->  [Emitted, Consumed, StageDone, StageFailed, CancelDone, ControlDone]
+    step()        ->  engine.step  ->  emitter  ->  [Emitted, Consumed, CopiedOut, StageDone, StageFailed, CancelDone, ControlDone]
 
 `handle`, `step`, `room_freed` and `has_work` belong to the step thread; the rest (interrupt, gauges, debug_state) may be called
 from any.
@@ -30,6 +30,7 @@ from omnistage.wire.messages import (
     Consumed,
     Control,
     ControlDone,
+    CopiedOut,
     Feed,
     Grant,
     StageFailed,
@@ -221,16 +222,7 @@ class StageHost:
         if output.finish_reason is not None:
             self._emitter.end(request.request_id, output)
             self._blocked.discard(request.request_id)  # the engine knows it no more
-        return [
-            Consumed(
-                request_id=request.request_id,
-                attempt=request.attempt,
-                source=source,
-                target=request.stage_id,
-                seq=seq,
-            )
-            for source, seq in output.consumed
-        ]
+        return [*_told(Consumed, request, output.consumed), *_told(CopiedOut, request, output.copied)]
 
     def _pump(self) -> list[WorkerEvent]:
         self._must_pump = False
@@ -274,3 +266,13 @@ class StageHost:
 
     def _error(self, error: Exception) -> ErrorInfo:
         return ErrorInfo.of(error, stage=self.config.model_stage)
+
+
+def _told(
+    kind: type[Consumed | CopiedOut], request: StageRequest, upto: tuple[tuple[int, int], ...]
+) -> list[Consumed | CopiedOut]:
+    """One message per source of `upto`."""
+    return [
+        kind(request_id=request.request_id, attempt=request.attempt, source=source, target=request.stage_id, seq=seq)
+        for source, seq in upto
+    ]

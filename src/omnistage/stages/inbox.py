@@ -6,7 +6,11 @@ Items are bridged in the order in which they came (checked per source: a gap or 
 while fewer than `window` inputs are unused: that is how a slow stage slows its sources. `advance` says what the bridge
 has taken over; a bridge that makes nothing of an item withholds no credit for it, it keeps what it needs in its state.
 
-State, unused inputs and (where the stage recomputes from them) used ones together stay below `max_input_nbytes`.
+An item that is lent lies in the memory that all requests of its sender share. `copy_out` makes those that wait for the bridge
+this request's own, so that one that may not go on keeps no room from others.
+
+State, unused inputs and (where the stage recomputes from them) used ones together stay below `max_input_nbytes`. Copies are
+made as long as they stay below it too; what does not fit stays where it is, so that a copy never fails a request.
 Knows nothing of tensors' libraries, requests' parameters or scheduling. Sizes in bytes. Errors concern this request
 alone.
 """
@@ -48,6 +52,7 @@ class InboxState:
         self._state: Any = None
         self._state_nbytes = 0
         self._input_nbytes = 0
+        self._waiting_nbytes = 0
         self._stage = stage
         self._window = window
         self._max_input_nbytes = max_input_nbytes
@@ -68,8 +73,8 @@ class InboxState:
 
     @property
     def nbytes(self) -> int:
-        """What this request's inputs occupy, as far as it is bounded by `max_input_nbytes`."""
-        return self._state_nbytes + self._input_nbytes
+        """What this request's inputs occupy in memory of this stage's own."""
+        return self._state_nbytes + self._input_nbytes + self._waiting_nbytes
 
     @property
     def can_advance(self) -> bool:
@@ -97,6 +102,7 @@ class InboxState:
         if last:
             self._open.discard(source)
         self._queue.append((source, seq, item, last))
+        self._waiting_nbytes += _owned_nbytes(item)
 
     def advance(self) -> tuple[tuple[int, int], ...]:
         """Bridges what may be bridged now; (source, seq) up to which each source's items have been taken over.
@@ -106,12 +112,29 @@ class InboxState:
         taken: dict[int, int] = {}
         while self.can_advance:
             source, seq, item, last = self._queue.popleft()
+            self._waiting_nbytes -= _owned_nbytes(item)
             inputs = self._call_bridge(source, seq, item, last)
             self._unused.extend(inputs)
             self._input_nbytes += sum(input_nbytes(unit) for unit in inputs)
             self._check_size(f"edge {source} -> {self._stage}")
             taken[source] = seq
         return tuple(taken.items())
+
+    def copy_out(self) -> tuple[tuple[int, int], ...]:
+        """Copies lent items that wait for the bridge; (source, seq) up to which none of a source's items is lent any more."""
+        copied: dict[int, int] = {}
+        for place, (source, seq, item, last) in enumerate(self._queue):
+            if item is None or not item.lent:
+                continue
+            if self.nbytes + item.nbytes > self._max_input_nbytes:
+                break
+            try:
+                self._queue[place] = source, seq, item.copied(), last
+            except MemoryError:
+                break  # the machine has less room than this request may take
+            self._waiting_nbytes += item.nbytes
+            copied[source] = seq
+        return tuple(copied.items())
 
     def peek(self) -> StageInput | None:
         return self._unused[0] if self._unused else None
@@ -135,9 +158,10 @@ class InboxState:
         return inputs
 
     def _check_size(self, where: str) -> None:
-        if self.nbytes > self._max_input_nbytes:
+        nbytes = self._state_nbytes + self._input_nbytes
+        if nbytes > self._max_input_nbytes:
             raise PayloadTooLargeError(
-                f"{where}: {self.nbytes} bytes of input are held for this request;"
+                f"{where}: {nbytes} bytes of input are held for this request;"
                 f" accepted: at most {self._max_input_nbytes} (max_input_nbytes)",
                 stage=self._stage,
                 field=where,
@@ -146,6 +170,11 @@ class InboxState:
 
 def _no_bridge(state: Any, *_item: object) -> tuple[Any, list[StageInput]]:
     return state, []
+
+
+def _owned_nbytes(item: MultimodalPayload | None) -> int:
+    """What an item that waits occupies here."""
+    return 0 if item is None or item.lent else item.nbytes
 
 
 def input_nbytes(unit: StageInput) -> int:

@@ -52,6 +52,17 @@ class Consumed(Message, frozen=True, kw_only=True):
     seq: int
 
 
+class CopiedOut(Message, frozen=True, kw_only=True):
+    """`target` has copies of its own of items up to and including `seq` of `source` that its bridge has yet to take: their refs
+    are free, their credit is not."""
+
+    request_id: str
+    attempt: int
+    source: int
+    target: int
+    seq: int
+
+
 class StageDone(Message, frozen=True, kw_only=True):
     """The stage has ended this request by itself, after its last items. `reason`: stop | length | eos | done."""
 
@@ -100,7 +111,7 @@ class ItemArrived(Message, frozen=True, kw_only=True):
     at_s: float
 
 
-WorkerEvent = Emitted | Consumed | StageDone | StageFailed | CancelDone | ControlDone
+WorkerEvent = Emitted | Consumed | CopiedOut | StageDone | StageFailed | CancelDone | ControlDone
 
 
 # ---- events: what happens to the machine -----------------------------------------------------------------------------------

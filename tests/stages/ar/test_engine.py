@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from omnistage.core.errors import StageFailedError, UnsupportedByModelError
 from omnistage.core.params import GenerationParams, SamplingParams
-from omnistage.core.payload import MultimodalPayload
+from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.protocols import ARStep, ProcessedPrompt
 from omnistage.modeling.tensors import TorchSource, to_torch
@@ -78,6 +79,26 @@ def test_a_seeded_request_alone_among_neighbours_and_preempted(llama: Path, engi
 
     assert drain(tight, older_ones_come)["one"].tokens() == alone.tokens()
     assert tight.gauges()["preemptions"] >= 2
+
+
+def test_a_request_that_has_lent_its_seat_draws_what_it_would_have_drawn(llama: Path, engine: ARStageEngine) -> None:
+    """Fault: a request whose caller reads slowly goes on with other tokens, says one twice, or keeps others out for ever."""
+    alone = answer(engine, PROMPTS[0], SAMPLED)
+    tight = build(llama, max_num_seqs=1)
+    tight.add(stage_request("slow", PROMPTS[0], SAMPLED, 0))
+    tight.add(stage_request("other", PROMPTS[1], greedy(20), 1))
+
+    def caller_reads_slowly(step: int) -> None:
+        if step in (5, 14):
+            tight.set_ready("slow", False)
+        elif step in (8, 16):
+            tight.set_ready("slow", True)
+
+    heard = drain(tight, caller_reads_slowly)
+    assert heard["slow"].tokens() == alone.tokens()
+    assert heard["other"].tokens() == answer(engine, PROMPTS[1], greedy(20)).tokens()
+    assert tight.gauges()["preemptions"] >= 2
+    expect_empty(tight)
 
 
 def test_streamed_parts_joined_are_the_answer(engine: ARStageEngine) -> None:
@@ -441,6 +462,29 @@ def test_a_slow_stage_takes_no_more_than_a_step_of_input_ahead(llama: Path) -> N
     feed_tokens(fed, "one", list(range(5, 65)), 4)
     output = fed.step()[0]
     assert output.consumed == ((0, 4),)  # three items make a step, two wait unused
+    fed.set_ready("one", True)
+    assert drain(fed)["one"].finish_reason == "length"
+
+
+def test_a_request_that_may_not_hand_over_copies_out_what_it_was_lent(llama: Path) -> None:
+    """Fault: what waits for a request whose caller reads slowly fills the arena that everybody else needs."""
+    fed = fed_engine(llama, input_window=1)
+    fed.add(stage_request("one", [], greedy(1)))
+    for seq in range(6):
+        item = MultimodalPayload({"x": Tensor.of(np.zeros(4, np.uint8))}, {"token_ids": [5] * 8}, lent=True)
+        fed.feed("one", 0, seq, item, last=False)
+    fed.set_ready("one", False)
+    (output,) = fed.step()
+    assert (output.consumed, output.copied) == (((0, 2),), ((0, 5),))
+    fed.feed(
+        "one",
+        0,
+        6,
+        MultimodalPayload({"x": Tensor.of(np.zeros(4, np.uint8))}, {"token_ids": [5]}, lent=True),
+        last=True,
+    )
+    (output,) = fed.step()
+    assert (output.consumed, output.copied) == ((), ((0, 6),))
     fed.set_ready("one", True)
     assert drain(fed)["one"].finish_reason == "length"
 

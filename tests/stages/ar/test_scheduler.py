@@ -215,18 +215,15 @@ def test_a_decode_takes_blocks_from_a_younger_one() -> None:
 
 
 def test_a_younger_one_stands_still_when_the_older_need_all_blocks() -> None:
-    """Fault: a younger one takes blocks from an older one; its own are lost while it waits."""
-    bench = Bench(blocks=4, max_model_len=16)
-    bench.add("a", 8, answer=2)
-    bench.add("b", 8, answer=2)
-    bench.step()
-    older = bench.sequences[SequenceKey("a", 0)]
-    bench.scheduler.set_ready(older.key, False)
+    """Fault: a younger one takes blocks from an older one that only waits for input; its own are lost while it waits."""
+    bench = Bench(blocks=5, max_model_len=16)
+    older = bench.add("a", 9, answer=2, is_open=True)
+    younger = bench.add("b", 7, answer=6)
+    assert bench.step() == {"a": 8, "b": 7}
+    assert bench.step() == {"b": 1}
     assert bench.step() == {}
     assert not bench.scheduler.has_work()
-    bench.scheduler.set_ready(older.key, True)
-    assert bench.step() == {"a": 1}
-    assert bench.step() != {}
+    assert (len(older.blocks), len(younger.blocks)) == (3, 2)
     bench.check()
 
 
@@ -241,6 +238,77 @@ def test_those_that_are_not_ready_lose_first() -> None:
     plan = bench.plan()
     assert plan.preempted == (SequenceKey("b", 0),)
     assert bench.commit(plan) == {"c": 1, "d": 1, "a": 3}
+
+
+def test_one_that_waits_for_input_loses_before_one_that_runs() -> None:
+    """Fault: one that runs is stopped for room that one without input could have given."""
+    bench = Bench(max_num_seqs=2)
+    bench.add("b", 5, is_open=True)
+    bench.add("c", 3, answer=9)
+    assert bench.step() == {"b": 4, "c": 3}
+    bench.add("a", 3)
+    plan = bench.plan()
+    assert plan.preempted == (SequenceKey("b", 0),)
+    assert bench.commit(plan) == {"c": 1, "a": 3}
+
+
+def test_one_that_may_not_hand_over_lends_its_slot_to_a_younger_one_and_has_it_back() -> None:
+    """Fault: requests whose callers read slowly hold every slot while those that could run wait."""
+    bench = Bench(max_num_seqs=1, enable_prefix_caching=False)
+    slow = bench.add("a", 5, answer=9)
+    bench.step()
+    bench.add("b", 3, answer=9)
+    bench.scheduler.set_ready(slow.key, False)
+    assert bench.scheduler.has_work()
+    assert bench.plan().preempted == (slow.key,)
+    bench.commit(StepPlan())
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (1, 1)
+    bench.scheduler.set_ready(slow.key, True)
+    plan = bench.plan()
+    assert plan.preempted == (SequenceKey("b", 0),)
+    assert bench.commit(plan) == {"a": 6}
+    bench.check()
+
+
+def test_one_that_may_not_hand_over_lends_its_blocks_to_a_younger_one_and_has_them_back() -> None:
+    """Fault: keys and values of requests whose callers read slowly keep everybody else from going on."""
+    bench = Bench(blocks=4, max_model_len=16, enable_prefix_caching=False)
+    slow = bench.add("a", 8, answer=2)
+    bench.add("b", 8, answer=2)
+    bench.step()
+    bench.scheduler.set_ready(slow.key, False)
+    plan = bench.plan()
+    assert plan.preempted == (slow.key,)
+    assert bench.commit(plan) == {"b": 1}
+    bench.scheduler.set_ready(slow.key, True)
+    assert bench.step() == {"a": 9}
+    bench.check()
+
+
+def test_the_younger_lose_before_an_older_one_that_may_not_hand_over() -> None:
+    """Fault: an older request computes again what a younger one could have computed again."""
+    bench = Bench(max_num_seqs=2)
+    slow = bench.add("a", 3, answer=9)
+    bench.add("c", 3, answer=9)
+    bench.step()
+    bench.scheduler.set_ready(slow.key, False)
+    bench.add("b", 3)
+    plan = bench.plan()
+    assert plan.preempted == (SequenceKey("c", 0),)
+
+
+def test_a_token_is_left_for_a_prompt_that_can_have_the_slot_of_one_that_waits() -> None:
+    """Fault: decodes use up every step while a prompt could come in where a request waits for its caller."""
+    bench = Bench(max_num_batched_tokens=2, max_num_seqs=3)
+    for name in "abc":
+        bench.add(name, 1, answer=9)
+    bench.step()
+    bench.step()
+    bench.scheduler.set_ready(SequenceKey("a", 0), False)
+    bench.add("d", 2)
+    plan = bench.plan()
+    assert plan.preempted == (SequenceKey("a", 0),)
+    assert bench.commit(plan) == {"b": 1, "d": 1}
 
 
 def test_what_is_not_ready_keeps_what_it_has() -> None:
@@ -271,11 +339,10 @@ def test_nothing_is_taken_from_the_younger_if_it_would_not_be_enough() -> None:
     bench.add("c", 3, answer=9)
     bench.step()
     bench.step()
-    bench.scheduler.set_ready(SequenceKey("a", 0), False)
     bench.add("b", 16)
     plan = bench.plan()
     assert plan.preempted == ()
-    assert bench.commit(plan) == {"c": 1}
+    assert bench.commit(plan) == {"a": 1, "c": 1}
 
 
 def test_a_removed_sequence_gives_everything_back() -> None:
@@ -449,10 +516,11 @@ def add_one(bench: Bench, chance: random.Random, number: int, limit: int) -> Non
 
 
 def expect_fair(bench: Bench, plan: StepPlan) -> None:
-    """Nobody lost its place to a younger one; what is planned has blocks and is ready."""
+    """Nobody who could have gone on lost its place to a younger one; what is planned has blocks and is ready."""
     planned = [bench.sequences[row.key] for row in plan.rows]
     for key in plan.preempted:
-        assert any(sequence.order < bench.sequences[key].order for sequence in planned)
+        loser = bench.sequences[key]
+        assert not loser.ready or any(sequence.order < loser.order for sequence in planned)
     for row, sequence in zip(plan.rows, planned, strict=True):
         assert sequence.ready
         assert len(sequence.blocks) * BLOCK >= row.end

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from omnistage.config.stage import GenerationStageConfig
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.params import GenerationParams
-from omnistage.core.payload import MultimodalPayload
+from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import Interrupted, StageInput
 from omnistage.stages.base import StageOutput, StageRequest
@@ -368,3 +369,27 @@ def test_usage_and_times_are_those_of_the_request() -> None:
     assert done.finish_reason == "done"
     assert done.usage.audio_seconds == 2.0 * RATE / RATE
     assert (done.times.queued_s, done.times.running_s, done.times.forward_s) == (5.0, 4.0, 4.0)
+
+
+def test_a_request_that_may_not_hand_over_copies_out_what_it_was_lent() -> None:
+    """Fault: what waits for a request whose caller reads slowly fills the arena that everybody else needs."""
+    stage = Stage(sound_config(input_window=1))
+    stage.add()
+
+    def feed(seq: int) -> None:
+        item = MultimodalPayload({"x": Tensor.of(np.zeros(4, np.uint8))}, {"text": f"w{seq}"}, lent=True)
+        stage.engine.feed("r", 0, seq, item, last=False)
+
+    for seq in range(3):
+        feed(seq)
+    assert [output.copied for output in stage.engine.step()] == [(), ()]
+    stage.engine.set_ready("r", False)
+    assert stage.engine.has_work()
+    (output,) = stage.engine.step()
+    assert (output.consumed, output.copied) == ((), ((0, 2),))
+    feed(3)
+    (output,) = stage.engine.step()
+    assert (output.consumed, output.copied) == ((), ((0, 3),))
+    assert not stage.engine.has_work()
+    stage.engine.set_ready("r", True)
+    assert [said([output]) for output in stage.engine.step()] == [["w1", (0, 2)]]

@@ -102,8 +102,12 @@ class ARStageEngine:
     def set_ready(self, request_id: str, ready: bool) -> None:
         """See `StageEngine`."""
         state = self._requests.get(request_id)
-        for sequence in state.sequences if state is not None else ():
+        if state is None:
+            return
+        state.ready = ready
+        for sequence in state.sequences:
             self._scheduler.set_ready(sequence.key, ready)
+        self._copy_out(state)
 
     def has_work(self) -> bool:
         """True if `step` could do something now."""
@@ -252,6 +256,14 @@ class ARStageEngine:
             self._append_input(state, inbox.take())
         if inbox.exhausted and state.sequences[0].is_open:
             self._close_prompt(state)
+        self._copy_out(state)
+
+    def _copy_out(self, state: RequestState) -> None:
+        """A request that may not go on keeps nothing of what it was lent."""
+        copied = state.inbox.copy_out() if state.inbox is not None and not state.ready else ()
+        if copied:
+            report = self._report(state.request_id)
+            report.copied = tuple({**dict(report.copied), **dict(copied)}.items())
 
     def _append_input(self, state: RequestState, unit: StageInput) -> None:
         tokens = self._tokens_of(state, unit)

@@ -32,6 +32,7 @@ class RequestState:
     choices: list[ChoiceState] = field(default_factory=list)
     inbox: InboxState | None = None
     has_embeds: bool = False
+    ready: bool = True
     added_s: float = field(default_factory=time.perf_counter)
     begun_s: float | None = None
     forward_s: float = 0.0
@@ -88,6 +89,7 @@ class StepReport:
     """What one step did for one request."""
 
     consumed: tuple[tuple[int, int], ...] = ()
+    copied: tuple[tuple[int, int], ...] = ()
     choices: list[dict[str, Any]] = field(default_factory=list)
     tensors: dict[str, TensorSource] = field(default_factory=dict)
     positions: list[int] = field(default_factory=list)
@@ -101,9 +103,9 @@ class StepReport:
         if ended is not None:
             reason = ended.choices[0].finish_reason
             return StageOutput(request_id, capture, self.consumed, reason, ended.usage(), ended.times())
-        if capture is None and not self.consumed:
+        if capture is None and not self.consumed and not self.copied:
             return None
-        return StageOutput(request_id, capture, self.consumed)
+        return StageOutput(request_id, capture, self.consumed, copied=self.copied)
 
     def _capture(self) -> MultimodalPayload | None:
         if not self.choices and not self.tensors:

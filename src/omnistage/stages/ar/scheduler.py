@@ -8,8 +8,10 @@ Every decision follows the one total order of sequences (request order, then cho
 * then prompts, in chunks that fit the token budget (or whole, where chunks are off: the first whole prompt of a step
   may exceed the budget, so that none waits for ever);
 * then the waiting, until one has no place. A sequence takes blocks for all its known tokens when it is admitted.
-A sequence without room takes blocks and slot from younger ones, never from an older one: first from those that are not
-ready, then from the youngest. Who loses keeps its tokens and computes them again. What is not ready keeps what it has.
+A sequence without room takes blocks and slot from younger ones: first from those that cannot run (no credit, no input), then
+from the youngest. From older ones it takes only what they cannot use, because they may not hand over: they wait for a caller or
+a target, and take it back when they may go on. Who loses keeps its tokens and computes them again. As long as nobody needs it,
+what cannot run keeps what it has.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class Scheduler:
         if any(sequence.remaining > 1 for sequence in runnable):
             return True
         first = next(filter(self._can_run, self._waiting), None)
-        return first is not None and (bool(self._slots) or first.order < self._running[-1].order)
+        return first is not None and (bool(self._slots) or next(self._victims(first), None) is not None)
 
     def _draft_prompts(self) -> None:
         for sequence in list(self._running):
@@ -250,10 +252,13 @@ class Scheduler:
         return sum(self.blocks.references(block) == count for block, count in held.items())
 
     def _victims(self, sequence: SequenceState) -> Iterator[SequenceState]:
-        """Running sequences younger than this one: those that are not ready, then the ready, the youngest first."""
-        younger = [other for other in reversed(self._running) if other.order > sequence.order]
-        yield from (other for other in younger if not other.ready)
-        yield from (other for other in younger if other.ready)
+        """Running sequences that give way to this one, the youngest of each kind first: the younger that cannot run, the younger
+        that can, the older that may not hand over."""
+        youngest_first = list(reversed(self._running))
+        younger = [other for other in youngest_first if other.order > sequence.order]
+        yield from (other for other in younger if not self._can_run(other))
+        yield from (other for other in younger if self._can_run(other))
+        yield from (other for other in youngest_first if other.order < sequence.order and not other.ready)
 
     def _start(self, sequence: SequenceState) -> bool:
         """Moves a waiting sequence to the running, with blocks for all its tokens; those it can share are not computed."""

@@ -42,6 +42,7 @@ class GenerationState:
     added_s: float
     model_state: Any = None
     begun: bool = False
+    ready: bool = True
     first_step_s: float | None = None
     forward_s: float = 0.0
     samples: dict[int, int] = field(default_factory=dict)
@@ -116,7 +117,13 @@ class GenerationEngine:
         self._outputs = [output for output in self._outputs if output.request_id != request_id]
 
     def set_ready(self, request_id: str, ready: bool) -> None:
+        state = self._requests.get(request_id)
+        if state is None:
+            return
+        state.ready = ready
         self._scheduler.set_ready(request_id, ready)
+        if not ready:
+            self._touched[request_id] = None
 
     def has_work(self) -> bool:
         return bool(self._outputs or self._touched) or self._scheduler.can_run()
@@ -166,8 +173,10 @@ class GenerationEngine:
                 continue
             if state.inbox.exhausted:
                 self._finish(state, None, consumed)
-            elif consumed:
-                self._outputs.append(StageOutput(request_id, consumed=consumed))
+                continue
+            copied = () if state.ready else state.inbox.copy_out()
+            if consumed or copied:
+                self._outputs.append(StageOutput(request_id, consumed=consumed, copied=copied))
 
     def _advance(self, request_id: str) -> tuple[tuple[int, int], ...]:
         """Bridges what may be bridged of one request; a bridge that fails fails it."""
