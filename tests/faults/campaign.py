@@ -21,18 +21,14 @@ from random import Random
 
 import yaml
 
-from tests.faults import checks, demo, scenes
+from tests.faults import checks, demo, memory, scenes
 from tests.faults.clients import Heard, all_of
 from tests.faults.faults import FAULTS, GENTLE, OFTEN, VIOLENT, asked_with
-from tests.faults.server import ServerProcess, eventually
+from tests.faults.server import OTHERS, ServerProcess, eventually
 
 STAGES = ("thinker", "prosody", "speaker")
 STEP_TIMEOUT_S = 2.5
 REQUESTS = 1000
-MOST_RSS_GROWTH_NBYTES = 8 * 2**20
-KEEPS_NOTHING_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Of the C library's allocator: what is freed goes back at once, so that resident memory is what is held. Otherwise every thread
-keeps the largest answer that it has ever encoded."""
 FAULTY_SHARE = 0.4
 DEPLOYED = {
     "client_stall_s": 20.0,
@@ -78,7 +74,7 @@ def deploy_file(folder: Path, **changes: object) -> str:
 
 
 async def wave(server: ServerProcess, random: Random, first: int, size: int, *, violent: bool, report: Report) -> None:
-    """`size` requests at random concurrency; in a violent wave workers die, by order and by kill -9."""
+    """`size` requests at random concurrency; in a violent wave workers die, by order and by kill -9, and other processes too."""
     kinds = [random.choice((*GENTLE, *OFTEN)) if random.random() < FAULTY_SHARE else "" for _ in range(size)]
     if violent:
         for place in random.sample(range(size), 2):
@@ -116,9 +112,12 @@ async def wave(server: ServerProcess, random: Random, first: int, size: int, *, 
 
 
 async def _kill_some(server: ServerProcess, watch: checks.Watch, random: Random, report: Report) -> None:
-    """One or two workers, in the middle of the work."""
+    """One or two workers and, where there are any, one of the other processes, in the middle of the work."""
     for _ in range(random.randint(1, 2)):
         await asyncio.sleep(random.uniform(0.1, 1.0))
+        for kind in OTHERS:
+            if random.random() < 0.5 and await asyncio.to_thread(server.kill_some_other, kind) is not None:
+                report.faults[f"kill -9 of a {kind}"] += 1
         stage = random.choice(STAGES)
         at_s = time.monotonic()
         if await asyncio.to_thread(server.kill_worker, stage) is not None:
@@ -132,28 +131,30 @@ def rss(server: ServerProcess) -> str:
     return "+".join(map(str, sizes)) + " MiB"
 
 
-def waves(random: Random, folder: Path, requests: int, report: Report) -> None:
+def waves(random: Random, folder: Path, requests: int, report: Report, *, first: int = 0, **deployed: object) -> None:
     """Waves until `requests` were asked, on one server; memory, descriptors and threads stay what they were."""
-    server = ServerProcess(folder, "--debug", "--deploy-config", deploy_file(folder), environment=KEEPS_NOTHING_BACK)
+    deploy = deploy_file(folder, **deployed)
+    server = ServerProcess(folder, "--deploy-config", deploy, environment={"OMNISTAGE_FAULTS_MORTAL": "1"})
     try:
         server.wait_ready()
         asyncio.run(_warm_up(server))
-        before = server.rss_nbytes()[server.process.pid], server.descriptors(), server.threads()
+        before = server.descriptors(), server.threads()
         held_before = server.debug_state()
+        sizes = [server.rss_nbytes()[server.process.pid]]
         asked, count = 0, 0
         while asked < requests:
             size = min(random.randint(25, 60), requests - asked)
             violent = size > 8 and count % 5 in (1, 3)
-            asyncio.run(wave(server, random, asked, size, violent=violent, report=report))
-            report.violated(f"wave at {asked}", checks.unchanged(server, held_before))
+            asyncio.run(wave(server, random, first + asked, size, violent=violent, report=report))
+            report.violated(f"wave at {first + asked}", checks.unchanged(server, held_before))
+            sizes.append(server.rss_nbytes()[server.process.pid])
             asked, count = asked + size, count + 1
-        after = server.rss_nbytes()[server.process.pid], server.descriptors(), server.threads()
-        print(f"server: RSS {before[0] >> 20} -> {after[0] >> 20} MiB, descriptors {before[1]} -> {after[1]},"
-              f" threads {before[2]} -> {after[2]}")  # fmt: skip
-        if after[0] - before[0] > MOST_RSS_GROWTH_NBYTES:
-            report.violated("waves", [f"RSS grew by {(after[0] - before[0]) >> 20} MiB"])
-        if after[1] > before[1] + 4:
-            report.violated("waves", [f"descriptors grew from {before[1]} to {after[1]}"])
+        after = server.descriptors(), server.threads()
+        print(f"server: RSS {sizes[0] >> 20} -> {sizes[-1] >> 20} MiB, descriptors {before[0]} -> {after[0]},"
+              f" threads {before[1]} -> {after[1]}")  # fmt: skip
+        report.violated("waves", checks.grows(sizes))
+        if after[0] > before[0] + 4:
+            report.violated("waves", [f"descriptors grew from {before[0]} to {after[0]}"])
         if server.stop() != 0:
             report.violated("waves", [f"exit code {server.process.returncode}: {server.words[-500:]}"])
         report.violated("waves", [f"left behind: {name}" for name in server.files()])
@@ -192,7 +193,7 @@ def main() -> int:
         folder = Path(named)
         if "waves" in parts:
             run("waves", lambda: waves(random, folder / "waves", options.requests, report))
-        for name, scene in scenes.SCENES.items():
+        for name, scene in {**scenes.SCENES, **memory.SCENES}.items():
             if "scenes" in parts or name in parts:
                 run(name, lambda name=name, scene=scene: report.violated(name, scene(folder / name, report.faults)))  # type: ignore[misc]
         if "demo" in parts:

@@ -31,6 +31,7 @@ QUIET_S = 10.0
 HEALTH_P99_S = 0.2
 TRUTH_S = 5.0
 WHOLE_S = 10.0
+MOST_RSS_GROWTH_NBYTES = 8 * 2**20
 STAGE_FAILED = "stage_failed"
 
 
@@ -115,38 +116,41 @@ def _samples(heard: Heard, whole: bool) -> tuple[bytes, list[str]]:
 
 # ---- what a server holds: 2 ----
 
-TABLES = (
-    "open",
-    "queued",
-    "refs_held",
-    "slots",
-    "timers",
-    "control_calls",
-    "sinks",
-    "mailboxes",
-    "arena_keys",
-    "segments",
-)
-FIGURES = ("running", "waiting", "held", "arena_used_nbytes", "kv_blocks_used")
+MACHINE = ("open", "queued", "refs_held", "slots", "timers", "control_calls")
+RUNTIME = ("sinks", "controls", "metered", "payloads", "segments")
+STAGE = ("requests", "blocked", "answers", "outgoing_requests", "gathered_parts", "running", "waiting", "held", "mail")
+"""Figures of the tables that are empty when nobody asks for anything, in the driver and in every stage."""
 
 
 def held(server: ServerProcess, stages: int) -> list[str]:
     """What is still held `QUIET_S` after the last request. `stages`: as many arenas live, those of the living."""
     deadline = time.monotonic() + QUIET_S
-    while (found := _held_now(server.state(), stages)) and time.monotonic() < deadline:
+    while (found := _held_now(server.debug_state(), stages)) and time.monotonic() < deadline:
         time.sleep(0.25)
     return found
 
 
 def _held_now(state: dict[str, Any], stages: int) -> list[str]:
-    if "tables" not in state:
+    driver = state.get("driver") or state.get("server")
+    if driver is None:
         return [f"no state: {state}"]
-    found = [f"{name} holds {state['tables'][name]}" for name in TABLES if state["tables"][name]]
-    if state["tables"]["arenas"] != stages:
-        found.append(f"{state['tables']['arenas']} arenas of {stages} stages")
-    for stage, figures in state["gauges"].items():
-        found += [f"{stage}: {name} is {figures[name]:g}" for name in FIGURES if figures.get(name)]
+    tables = [*_some_of(driver["machine"], MACHINE), *_some_of(driver["runtime"], RUNTIME)]
+    found = [f"{name}: {value}" for name, value in tables if value]
+    if state["server"]["requests"]:
+        found.append(f"requests of callers: {state['server']['requests']}")
+    if driver["runtime"]["arenas"] != stages:
+        found.append(f"{driver['runtime']['arenas']} arenas of {stages} stages")
+    for name, worker in state["workers"].items():
+        for stage, figures in worker["stages"].items():
+            found += [f"{name}, {stage}: {what} is {value}" for what, value in _some_of(figures, STAGE) if value]
+        for connector, figures in worker["connectors"].items():
+            if figures["used_nbytes"]:
+                found.append(f"{name}: {figures['used_nbytes']:g} bytes of {connector} are used")
     return found
+
+
+def _some_of(figures: dict[str, Any], names: Sequence[str]) -> list[tuple[str, Any]]:
+    return [(name, figures[name]) for name in names]
 
 
 def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
@@ -156,6 +160,14 @@ def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
     while (found := differences(before, server.debug_state())) and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
+
+
+def grows(sizes: Sequence[int]) -> list[str]:
+    """Resident memory after every wave. It may come to its size in the first half (every thread of the C library keeps what its
+    largest answer took) and is flat from then on."""
+    half = len(sizes) // 2
+    grown = max(sizes[half:]) - max(sizes[: half + 1])
+    return [f"RSS grew by {grown >> 20} MiB in the second half"] if grown > MOST_RSS_GROWTH_NBYTES else []
 
 
 # ---- /health: 5, 6 ----

@@ -57,11 +57,16 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
     server = ServerProcess(folder, "--drain-timeout-s", "5", model="demo")
     try:
         server.wait_ready(120.0)
-        answers = Answers()
+        asyncio.run(all_of(server.port, [_asked(Random(1), index) for index in range(4)], together=2, model="demo"))
+        held_before = server.debug_state()
+        answers, sizes = Answers(), [_server_nbytes(server)]
         for wave in range(4):
             asked = [_asked(random, wave * 15 + index) for index in range(REQUESTS // 4)]
             stage = DEATHS[wave // 2] if wave % 2 else None
             asyncio.run(_wave(server, asked, stage, answers, report))
+            report.violated(f"demo wave {wave}", checks.unchanged(server, held_before))
+            sizes.append(_server_nbytes(server))
+        report.violated("demo", checks.grows(sizes))
         code = server.stop()
         report.violated("demo", [] if code == 0 else [f"exit code {code}: {server.words[-500:]}"])
         report.violated("demo", [f"left behind: {name}" for name in server.files()])
@@ -69,6 +74,10 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
         left = server.sweep()
         server.process.wait(10)
     report.violated("demo", [f"processes left: {left}"] if left else [])
+
+
+def _server_nbytes(server: ServerProcess) -> int:
+    return server.rss_nbytes()[server.process.pid]
 
 
 def _asked(random: Random, number: int) -> Asked:

@@ -11,6 +11,7 @@ from random import Random
 from tests.faults.clients import Asked
 
 NAMES = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliet", "kilo", "lima")
+VANISH_S = 0.005
 DIED = "died ("
 """In the message of every request that a worker's death has ended."""
 
@@ -48,6 +49,7 @@ FAULTS: dict[str, Fault] = {
     "big": Fault("!big@speaker", may_succeed=True, codes=(), heard=True),
     "huge": Fault("!huge@speaker", may_succeed=True, codes=(), heard=True),
     "linger": Fault("!linger@speaker", may_succeed=True, codes=(), heard=True),
+    "vanish": Fault("", may_succeed=True, codes=()),
     "leave": Fault("", may_succeed=True, codes=()),
     "slow": Fault("", may_succeed=True, codes=()),
     "hang@prosody": Fault("!hang@prosody", told="has been running for", heard=True, violent=True),
@@ -55,7 +57,7 @@ FAULTS: dict[str, Fault] = {
     "exit@thinker": Fault("!exit@thinker", told=DIED, violent=True),
     "exit@speaker": Fault("!exit@speaker", told=DIED, heard=True, violent=True),
 }
-OFTEN = ("leave", "slow", "linger", "double", "big", "huge")
+OFTEN = ("vanish", "leave", "slow", "linger", "double", "big", "huge")
 """Callers' own ways and what strains memory come more often than the rest."""
 GENTLE = tuple(name for name, fault in FAULTS.items() if not fault.violent)
 VIOLENT = tuple(name for name, fault in FAULTS.items() if fault.violent)
@@ -87,7 +89,9 @@ def asked_with(random: Random, number: int, fault: str) -> Asked:
 
 
 def _leaves_after_s(random: Random, fault: str) -> float | None:
-    """At once, in the first 5 ms, or in the middle."""
+    """Who vanishes does so within 5 ms, some at once; who leaves, later."""
+    if fault == "vanish":
+        return random.choice([0.0, random.uniform(0, VANISH_S), random.uniform(0, VANISH_S)])
     if fault == "leave":
-        return random.choice([0.0, random.uniform(0, 0.005), random.uniform(0, 0.005), random.uniform(0.005, 0.3)])
+        return random.uniform(VANISH_S, 0.3)
     return random.uniform(0.1, 0.6) if fault == "linger" and random.random() < 0.7 else None

@@ -1,4 +1,4 @@
-"""Particular scenes, each with a server of its own: deaths under eight requests, a poison, slow callers, a killed server, memory.
+"""Particular scenes, each with a server of its own: deaths under eight requests, a poison, slow callers, a killed server.
 
 Every scene takes a folder and the count of faults by kind, and returns violations in words. Scenes print their figures.
 """
@@ -6,13 +6,10 @@ Every scene takes a folder and the count of faults by kind, and returns violatio
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,15 @@ import yaml
 
 from tests.faults import checks
 from tests.faults.clients import Asked, Heard, all_of, ask
-from tests.faults.server import ServerProcess, eventually
+from tests.faults.server import START_S, ServerProcess, eventually
 
 PAUSE = "!pause@thinker"
+WIDE = "!wide@prosody"
 MOST_GROWTH_NBYTES = 32 * 2**20
 MOST_RESTARTS = 2
+STRIKES = 3
 MEASURED_S = 8.0
+SETTLED_S = 30.0
 LEAST_SHARE = 0.9
 ORPHANS_S = 5.0
 
@@ -78,7 +78,7 @@ async def _death(server: ServerProcess) -> list[str]:
             while sum(one.first_output_s is not None for one in heard) < len(talking):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
         spoken = [one for one in heard if one.first_output_s is not None]
-        state = await asyncio.to_thread(server.state)
+        state = (await asyncio.to_thread(server.debug_state))["server"]["machine"]
         killed_s = time.monotonic()
         await asyncio.to_thread(server.kill_worker, "thinker")
         watch.kills.append((killed_s, "thinker"))
@@ -92,8 +92,8 @@ async def _death(server: ServerProcess) -> list[str]:
     print(f"  {len(spoken)} had sent output, {len(heard) - len(spoken)} had not; whole again after {whole_s:.1f} s;"
           f" slowest {max(one.took_s for one in heard):.1f} s")  # fmt: skip
     found = watch.violations() + checks.seconds_at_most([whole_s], checks.WHOLE_S, "to be whole again")
-    if state["tables"]["open"] != len(heard) or not 3 <= len(spoken) <= len(heard) - 3:
-        found.append(f"{state['tables']['open']} were open and {len(spoken)} had spoken when it was killed")
+    if state["open"] != len(heard) or not 3 <= len(spoken) <= len(heard) - 3:
+        found.append(f"{state['open']} were open and {len(spoken)} had spoken when it was killed")
     for one in heard:
         found += checks.answers(one, deaths=True)
         if one.ok == (one in spoken):
@@ -125,17 +125,39 @@ async def _poison(server: ServerProcess, stage: str) -> list[str]:
     return found
 
 
-def server_killed(folder: Path, faults: Counter[str]) -> list[str]:
-    """kill -9 of the server under work: no process after 5 s, nothing is left, the next start on the same port serves."""
-    asked = [Asked(index, ("alpha", *[PAUSE, "bravo"] * 20), index) for index in range(8)]
+def strikes(folder: Path, faults: Counter[str]) -> list[str]:
+    """A stage that dies three times in a minute stays down: what needs it is refused with the reason, all else is served."""
     with served(folder) as server:
         server.wait_ready()
-        faults["kill -9 of the server"] += 1
-        found = told(_killed_under(server, asked))
-        gone = eventually(lambda: not server.pids(), ORPHANS_S)
-        found += [] if gone else [f"processes are left after {ORPHANS_S:g} s: {server.pids()}"]
-        found += [f"left behind: {name}" for name in server.files()]
-        port = server.port
+        for _ in range(STRIKES):
+            whole = eventually(lambda: server.kill_worker("speaker") is not None, checks.WHOLE_S)
+            if not whole:
+                return [f"not whole again: {server.health()}"]
+            faults["kill -9 of a worker"] += 1
+            eventually(lambda: server.health()[0] == 503, checks.TRUTH_S)
+        down = eventually(lambda: server.health()[1].get("stages", {}).get("speaker") == "down", checks.TRUTH_S)
+        found = [] if down else [f"/health says {server.health()}"]
+        asked = [Asked(0, ("alpha", "bravo"), 1), Asked(1, ("alpha", "bravo"), 2, modalities=("text",))]
+        spoken, text = asyncio.run(all_of(server.port, asked, together=2))
+        print(f"  after {STRIKES} deaths: {spoken.status} {spoken.error}")
+        if spoken.status != 503 or spoken.error is None or "speaker" not in spoken.error["message"]:
+            found.append(f"speech of a stage that is down: {spoken.status} {spoken.error}")
+        return found + checks.answers(text, deaths=False) + checks.held(server, 2)
+
+
+KILLED = {"while it starts": 0.0, "under work": 0.6, "while it ends": 0.3}
+"""When a server is killed, and how long after that moment has begun."""
+
+
+def server_killed(folder: Path, faults: Counter[str]) -> list[str]:
+    """kill -9 of the server: no process after 5 s, nothing is left, the next start on the same port serves."""
+    found: list[str] = []
+    port = 0
+    for when in KILLED:
+        with served(folder, port=port) as server:
+            faults["kill -9 of the server"] += 1
+            found += [f"{when}: {what}" for what in _server_killed(server, when)]
+            port = server.port
     with served(folder, port=port) as server:
         server.wait_ready()
         (heard,) = asyncio.run(all_of(port, [Asked(0, ("alpha", "bravo"), 1)], together=1))
@@ -145,10 +167,29 @@ def server_killed(folder: Path, faults: Counter[str]) -> list[str]:
     return found
 
 
-async def _killed_under(server: ServerProcess, asked: Sequence[Asked]) -> list[str]:
+def _server_killed(server: ServerProcess, when: str) -> list[str]:
+    found: list[str] = []
+    if when == "while it starts":
+        eventually(lambda: len(server.pids()) > 2, START_S)  # its first workers are loading
+        server.kill()
+    else:
+        server.wait_ready()
+        found = told(_killed_under(server, when))
+    began = time.monotonic()
+    gone = eventually(lambda: not server.pids(), ORPHANS_S)
+    print(f"  {when}: no process after {time.monotonic() - began:.1f} s")
+    found += [] if gone else [f"processes are left after {ORPHANS_S:g} s: {server.pids()}"]
+    return found + [f"left behind: {name}" for name in server.files()]
+
+
+async def _killed_under(server: ServerProcess, when: str) -> list[str]:
+    asked = [Asked(index, ("alpha", *[PAUSE, "bravo"] * 20), index) for index in range(8)]
     heard = [Heard(one) for one in asked]
     asking = [asyncio.create_task(ask(server.port, one.asked, heard=one, timeout_s=5)) for one in heard]
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(KILLED["under work"])
+    if when == "while it ends":
+        server.process.terminate()
+        await asyncio.sleep(KILLED[when])
     await asyncio.to_thread(server.kill)
     await asyncio.gather(*asking)
     return [f"request {one.asked.number} hangs on" for one in heard if one.stalled]
@@ -158,7 +199,8 @@ async def _killed_under(server: ServerProcess, asked: Sequence[Asked]) -> list[s
 
 
 def slow_callers(folder: Path, faults: Counter[str]) -> list[str]:
-    """Eight callers that read 1 KB/s cost eight normal ones at most a tenth of their throughput, and no memory."""
+    """Eight callers that read 1 KB/s cost eight normal ones at most a tenth of their throughput, and no memory. Everything that
+    one stage hands to the next and to the caller is too large for a message and travels through the arenas."""
     with served(folder, client_stall_s=120.0, request_timeout_s=120.0) as server:
         server.wait_ready()
         faults["slow"] += 8
@@ -169,22 +211,40 @@ async def _slow_callers(server: ServerProcess) -> list[str]:
     await _throughput(server, 3.0)
     before = server.rss_nbytes()
     alone = await _throughput(server, MEASURED_S)
-    mumbling = [Asked(100 + index, ("alpha",) * 400, index, slow_for_s=300.0) for index in range(8)]
+    mumbling = [Asked(100 + index, (WIDE,) * 400, index, slow_for_s=300.0) for index in range(8)]
     heard = [Heard(asked) for asked in mumbling]
     slow = [asyncio.create_task(ask(server.port, one.asked, timeout_s=300, heard=one)) for one in heard]
-    await asyncio.sleep(3.0)
+    # At first they read as fast as anybody, until all buffers on the way to them are full.
+    paused = await asyncio.to_thread(eventually, lambda: _stay_blocked(server, "thinker", len(slow)), SETTLED_S)
     beside = await _throughput(server, MEASURED_S)
-    after, tables = server.rss_nbytes(), server.state()["tables"]
+    after, still_open = server.rss_nbytes(), len(server.debug_state()["server"]["requests"])
     for task in slow:
         task.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
+    await asyncio.to_thread(checks.held, server, 3)
+    alone = (alone + await _throughput(server, MEASURED_S)) / 2  # what else the machine does counts for both
     growth = {pid: after[pid] - before[pid] for pid in before if pid in after}
-    print(f"  alone {alone:.0f} words/s, beside slow callers {beside:.0f}; RSS grew by"
+    print(f"  alone {alone:.1f} words/s, beside slow callers {beside:.1f}; RSS grew by"
           f" {', '.join(f'{nbytes / 2**20:.1f}' for nbytes in growth.values())} MiB")  # fmt: skip
-    found = [f"throughput fell from {alone:.0f} to {beside:.0f} words/s"] if beside < LEAST_SHARE * alone else []
+    found = [] if paused else [f"not all slow callers wait after {SETTLED_S:g} s"]
+    found += [f"throughput fell from {alone:.0f} to {beside:.0f} words/s"] if beside < LEAST_SHARE * alone else []
     found += [f"process {pid} grew by {size >> 20} MiB" for pid, size in growth.items() if size > MOST_GROWTH_NBYTES]
-    found += [] if tables["open"] >= len(slow) else [f"only {tables['open']} of {len(slow)} slow callers were served"]
+    found += [] if still_open >= len(slow) else [f"only {still_open} of {len(slow)} slow callers were served"]
     return found + [what for one in heard for what in one.strange]
+
+
+def _stay_blocked(server: ServerProcess, stage: str, count: int) -> bool:
+    """So many requests of a stage may not hand over, for two seconds."""
+    for _ in range(8):
+        if _blocked(server, stage) < count:
+            return False
+        time.sleep(0.25)
+    return True
+
+
+def _blocked(server: ServerProcess, stage: str) -> int:
+    stages = [worker["stages"].get(stage, {}) for worker in server.debug_state().get("workers", {}).values()]
+    return sum(int(figures.get("blocked", 0)) for figures in stages)
 
 
 async def _throughput(server: ServerProcess, seconds: float) -> float:
@@ -195,94 +255,17 @@ async def _throughput(server: ServerProcess, seconds: float) -> float:
     async def caller(number: int) -> None:
         nonlocal done
         while time.monotonic() < began + seconds:
-            heard = await ask(server.port, Asked(number, (PAUSE, "alpha") * 4, number))
+            heard = await ask(server.port, Asked(number, (PAUSE, WIDE) * 4, number))
             done += 4 if heard.ok else 0
 
     await asyncio.gather(*(caller(number) for number in range(8)))
     return done / (time.monotonic() - began)
 
 
-# ---- memory ----
-
-
-def full_arena(folder: Path, faults: Counter[str]) -> list[str]:
-    """Arenas of a tenth of what the traffic asks for, slow callers among the fast: all are answered, in the end."""
-    with served(folder, stages={"max_num_seqs": 2, "lookahead": 14}) as server:
-        server.wait_ready()
-        faults["full arena"] += 24
-        words = ("alpha", "!big@speaker", "bravo", "!big@speaker", "!huge@speaker", "charlie")
-        asked = [Asked(index, words * 2, index, stream=index % 3 > 0) for index in range(24)]
-        asked = [replace(one, slow_for_s=3.0) if one.number % 4 == 1 else one for one in asked]
-        heard = asyncio.run(all_of(server.port, asked, together=16))
-        print(f"  24 answers of 9 MB each, slowest {max(one.took_s for one in heard):.1f} s")
-        return [what for one in heard for what in checks.answers(one, deaths=False)] + checks.held(server, 3)
-
-
-def no_arena(folder: Path, faults: Counter[str]) -> list[str]:
-    """An arena that the machine has no memory for: the server says so and ends, nothing is left."""
-    flags = ("--client-window-nbytes", str(2**39), "--stage-2-max-num-seqs", "65536")
-    with served(folder, *flags, environment={"OMNISTAGE_FAULTS_STRIKES": "2"}) as server:
-        faults["arena that cannot be allocated"] += 1
-        ended = eventually(lambda: server.process.poll() is not None, 20.0)
-        found = [] if ended and server.process.returncode == 1 else [f"exit code {server.process.returncode}"]
-        last = server.words.strip().splitlines()[-1]
-        if not last.startswith("error: ") or "speaker" not in last or "cannot be allocated" not in last:
-            found.append(f"its last words are {last!r}")
-        found += [f"left behind: {name}" for name in server.files()]
-        return found + ([f"processes left: {server.pids()}"] if server.pids() else [])
-
-
-def full_shm(folder: Path, faults: Counter[str]) -> list[str]:
-    """Named memory in a /dev/shm of its own that fills up: what needs more fails alone, a restart waits for room and tells so."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
-        print("  left out: this machine lets nobody have a /dev/shm of his own")
-        return []
-    mounting = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
-    options: dict[str, Any] = {
-        "prefix": ("unshare", "-rm", "sh", "-c", mounting, "sh"),
-        "environment": {"OMNISTAGE_NAMED_MEMORY": "1"},
-    }
-    with served(folder, **options) as server:
-        server.wait_ready()
-        faults["full /dev/shm"] += 1
-        shared = Path(f"/proc/{server.process.pid}/root/dev/shm")
-        found = [f"a name stays in /dev/shm: {path}" for path in shared.iterdir()]
-        plug = shared / "plug"
-        _filled(plug)
-        asked = [Asked(0, ("alpha", "!huge@speaker", "bravo"), 1), Asked(1, ("alpha", "bravo"), 2)]
-        huge, small = asyncio.run(all_of(server.port, asked, together=2))
-        found += checks.answers(small, deaths=False)
-        if huge.error is None or "cannot be allocated" not in huge.error["message"]:
-            found.append(f"a payload without room got {huge.status}: {huge.error}")
-        found += checks.held(server, 3)
-        server.kill_worker("speaker")
-        told_so = eventually(lambda: _filled(plug) and _says_no_room(server), checks.TRUTH_S)
-        found += [] if told_so else [f"/health says {server.health()}"]
-        plug.unlink()
-        whole = eventually(lambda: server.health()[0] == 200, checks.WHOLE_S)
-        found += [] if whole else [f"not whole again: {server.health()}"]
-        heard = asyncio.run(all_of(server.port, asked, together=2))
-        return found + [what for one in heard for what in checks.answers(one, deaths=False)] + checks.held(server, 3)
-
-
-def _says_no_room(server: ServerProcess) -> bool:
-    return "cannot be allocated" in str(server.health()[1])
-
-
-def _filled(plug: Path) -> bool:
-    """True, once the folder is full to its last page."""
-    with plug.open("ab", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(2**16)):
-            pass
-    return True
-
-
 SCENES: dict[str, Scene] = {
     "death": death,
     "poison": poison,
+    "strikes": strikes,
     "server_killed": server_killed,
     "slow_callers": slow_callers,
-    "full_arena": full_arena,
-    "no_arena": no_arena,
-    "full_shm": full_shm,
 }

@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,17 @@ from prometheus_client.parser import text_string_to_metric_families
 MARK = "OMNISTAGE_FAULTS_MARK"
 START_S = 60.0
 ASK_S = 5.0
+
+
+OTHERS = {"helper": "omnistage.stages.prepare.helper", "driver": "omnistage.runtime.engine_process"}
+"""What stands in their command lines."""
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def eventually(condition: Callable[[], object], timeout_s: float) -> bool:
@@ -37,7 +49,8 @@ def eventually(condition: Callable[[], object], timeout_s: float) -> bool:
 
 
 class ServerProcess:
-    """`python -m tests.faults.served MODEL ...` in a temporary folder of its own; `prefix` is put before the command."""
+    """`python -m tests.faults.served serve MODEL --debug ...` in a temporary folder of its own; `prefix` is put before the
+    command."""
 
     def __init__(
         self,
@@ -53,7 +66,8 @@ class ServerProcess:
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
         self._words = folder / f"words-{self.mark}.txt"
         set_here = {"TMPDIR": str(folder / "tmp"), MARK: self.mark, "OMP_NUM_THREADS": "1", **(environment or {})}
-        command = [*prefix, sys.executable, "-m", "tests.faults.served", "serve", model, "--port", str(port), *flags]
+        command = [*prefix, sys.executable, "-m", "tests.faults.served", "serve", model, "--debug"]
+        command += ["--port", str(port), *flags]
         with self._words.open("wb") as words:
             self.process = subprocess.Popen(
                 command, stdout=words, stderr=words, env={**os.environ, **set_here}, start_new_session=True
@@ -96,19 +110,16 @@ class ServerProcess:
         status, body = self.ask("/health")
         return status, json.loads(body) if body else {}
 
-    def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ask("/state")[1] or b'{"error": "no answer"}')
-        return found
-
     def debug_state(self) -> dict[str, Any]:
-        """What every process holds; for a server with --debug."""
-        found: dict[str, Any] = json.loads(self.ask("/debug/state")[1] or b'{"error": "no answer"}')
+        """What every process holds."""
+        status, body = self.ask("/debug/state")
+        found: dict[str, Any] = json.loads(body) if status == 200 else {"error": f"{status}: {body[:200]!r}"}
         return found
 
     def worker_pid(self, stage: str) -> int | None:
         """Of the process that is named like the stage; None while there is none that is ready."""
-        replica = self.state().get("replicas", {}).get(stage)
-        return replica[1] if replica and replica[0] == "ready" else None
+        state, pid = json.loads(self.ask("/replicas")[1] or b"{}").get(stage, ("", None))
+        return pid if state == "ready" else None
 
     def counters(self) -> dict[str, float]:
         """Every sample of /metrics by name and labels, "omnistage_requests_total{outcome=finished}"."""
@@ -157,6 +168,15 @@ class ServerProcess:
         return shared | {str(path) for path in (self.folder / "tmp").rglob("*")}
 
     # ---- its end ----
+
+    def kill_some_other(self, kind: str) -> int | None:
+        """kill -9 of a process that is neither the server nor a worker, by its kind in OTHERS; None if there is none now."""
+        pids = [pid for pid in self.pids() if OTHERS[kind] in _command(pid)]
+        if not pids:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(pids[0], signal.SIGKILL)
+        return pids[0]
 
     def kill_worker(self, stage: str) -> int | None:
         """kill -9; the pid, None if there is none now."""
