@@ -27,8 +27,8 @@ START_S = 60.0
 ASK_S = 5.0
 
 
-OTHERS = {"helper": "omnistage.stages.prepare.helper", "driver": "omnistage.runtime.engine_process"}
-"""What stands in their command lines."""
+OTHERS = {"helper": "omnistage.stages.prepare.helper", "driver": "omnistage.runtime.engine_process", "zygote": None}
+"""What stands in their command lines; a zygote shares its with its children and is known from /debug/state."""
 
 
 def _command(pid: int) -> str:
@@ -171,12 +171,19 @@ class ServerProcess:
 
     def kill_some_other(self, kind: str) -> int | None:
         """kill -9 of a process that is neither the server nor a worker, by its kind in OTHERS; None if there is none now."""
-        pids = [pid for pid in self.pids() if OTHERS[kind] in _command(pid)]
-        if not pids:
-            return None
-        with suppress(ProcessLookupError):
-            os.kill(pids[0], signal.SIGKILL)
-        return pids[0]
+        pid = self.other_pid(kind)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def other_pid(self, kind: str) -> int | None:
+        if OTHERS[kind] is not None:
+            return next((pid for pid in self.pids() if OTHERS[kind] in _command(pid)), None)
+        state = self.debug_state()
+        driver = state.get("driver") or state.get("server") or {}
+        pid: int | None = driver.get("runtime", {}).get("zygote", {}).get("pid")
+        return pid
 
     def kill_worker(self, stage: str) -> int | None:
         """kill -9; the pid, None if there is none now."""
