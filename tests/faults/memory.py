@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -53,21 +53,29 @@ def _sum_of(value: Any, name: str) -> int:
 # ---- arenas that cannot be allocated ----
 
 
-def no_arena(folder: Path, faults: Counter[str]) -> list[str]:
-    """An arena that the machine cannot give: the server says so and ends, nothing is left. More than there is, more than a file
-    may have, more than /dev/shm has."""
-    huge = ("--client-window-nbytes", str(2**39), "--stage-2-max-num-seqs", "65536")
-    ways: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-        "more than there is": (huge, {}),
-        "beyond the limit on files": ((), {"prefix": ("prlimit", f"--fsize={2**20}")}),
-        "beyond /dev/shm": ((), {"prefix": _with_own_shm(2**20), "environment": NAMED}),
-    }
+def _with_own_shm(nbytes: int) -> tuple[str, ...]:
+    """Runs what follows with a /dev/shm of so many bytes that nobody else sees."""
+    return "unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size={nbytes} tmpfs /dev/shm && exec "$@"', "sh"
+
+
+MORE_THAN_THERE_IS = "more than there is"
+WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    MORE_THAN_THERE_IS: (("--client-window-nbytes", str(2**39), "--stage-2-max-num-seqs", "65536"), {}),
+    "beyond the limit on files": ((), {"prefix": ("prlimit", f"--fsize={2**20}")}),
+    "beyond /dev/shm": ((), {"prefix": _with_own_shm(2**20), "environment": NAMED}),
+}
+"""How an arena cannot be had: flags and options of the server."""
+
+
+def no_arena(folder: Path, faults: Counter[str], ways: Iterable[str] = WAYS) -> list[str]:
+    """An arena that the machine cannot give: the server says so and ends, nothing is left."""
     found = []
-    for way, (flags, options) in ways.items():
+    for way in ways:
+        flags, options = WAYS[way]
         if options and not _can_be_limited():
             print(f"  {way}: left out, this machine does not let such limits be set")
             continue
-        with served(folder / way.replace("/", "").replace(" ", "_"), *flags, **options) as server:
+        with served(folder / way.replace("/", ""), *flags, **options) as server:
             faults["arena that cannot be allocated"] += 1
             found += [f"{way}: {what}" for what in _ends_without_an_arena(server)]
     return found
@@ -145,11 +153,6 @@ def _can_be_limited() -> bool:
     if shutil.which("unshare") is None or shutil.which("prlimit") is None:
         return False
     return subprocess.run(["unshare", "-rm", "true"], check=False).returncode == 0
-
-
-def _with_own_shm(nbytes: int) -> tuple[str, ...]:
-    """Runs what follows with a /dev/shm of so many bytes that nobody else sees."""
-    return "unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size={nbytes} tmpfs /dev/shm && exec "$@"', "sh"
 
 
 @contextmanager

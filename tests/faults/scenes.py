@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -149,11 +149,11 @@ KILLED = {"while it starts": 0.0, "under work": 0.6, "while it ends": 0.3}
 """When a server is killed, and how long after that moment has begun."""
 
 
-def server_killed(folder: Path, faults: Counter[str]) -> list[str]:
+def server_killed(folder: Path, faults: Counter[str], moments: Iterable[str] = KILLED) -> list[str]:
     """kill -9 of the server: no process after 5 s, nothing is left, the next start on the same port serves."""
     found: list[str] = []
     port = 0
-    for when in KILLED:
+    for when in moments:
         with served(folder, port=port) as server:
             faults["kill -9 of the server"] += 1
             found += [f"{when}: {what}" for what in _server_killed(server, when)]

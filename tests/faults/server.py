@@ -178,8 +178,9 @@ class ServerProcess:
         return pid
 
     def other_pid(self, kind: str) -> int | None:
-        if OTHERS[kind] is not None:
-            return next((pid for pid in self.pids() if OTHERS[kind] in _command(pid)), None)
+        part = OTHERS[kind]
+        if part is not None:
+            return next((pid for pid in self.pids() if part in _command(pid)), None)
         state = self.debug_state()
         driver = state.get("driver") or state.get("server") or {}
         pid: int | None = driver.get("runtime", {}).get("zygote", {}).get("pid")
