@@ -126,12 +126,14 @@ STAGE = ("requests", "blocked", "answers", "outgoing_requests", "gathered_parts"
 def held(server: ServerProcess, stages: int) -> list[str]:
     """What is still held `QUIET_S` after the last request. `stages`: as many arenas live, those of the living."""
     deadline = time.monotonic() + QUIET_S
-    while (found := _held_now(server.debug_state(), stages)) and time.monotonic() < deadline:
+    while (found := held_now(server, stages)) and time.monotonic() < deadline:
         time.sleep(0.25)
     return found
 
 
-def _held_now(state: dict[str, Any], stages: int) -> list[str]:
+def held_now(server: ServerProcess, stages: int) -> list[str]:
+    """The same at this moment."""
+    state = server.debug_state()
     driver = state.get("driver") or state.get("server")
     if driver is None:
         return [f"no state: {state}"]

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.faults import checks
 from tests.faults.server import ServerProcess, eventually
 from tests.sums.callers import ArrivalsState, Asked, Got, ask_all
 
@@ -41,6 +42,7 @@ DEPLOYED = {
         {"stage_id": 1, "max_num_seqs": 3, "lookahead": 3},
     ],
 }
+STAGES = 2
 Figures = dict[str, float]
 
 
@@ -201,7 +203,7 @@ async def _killed(
 async def _quiet(server: ServerProcess) -> Figures:
     """All figures once no request is open, and what stages told of the ended ones has come."""
     await asyncio.to_thread(eventually, lambda: server.counters()["omnistage_open_requests"] == 0, 10.0)
-    await asyncio.to_thread(eventually, lambda: _empty(server.state()), 10.0)
+    await asyncio.to_thread(eventually, lambda: not checks.held_now(server, STAGES), 10.0)
     return await asyncio.to_thread(server.counters)
 
 
@@ -213,9 +215,3 @@ async def _look(server: ServerProcess, fresh: Figures, moved: set[str]) -> None:
 
 def _changed(fresh: Figures, figures: Figures) -> set[str]:
     return {name for name, value in figures.items() if value != fresh.get(name, 0.0)}
-
-
-def _empty(state: dict[str, Any]) -> bool:
-    """Nothing is held but the arenas of the living."""
-    tables = state.get("tables", {"error": 1})
-    return not any(value for name, value in tables.items() if name != "arenas")
