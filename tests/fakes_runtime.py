@@ -18,10 +18,11 @@ from omnistage.runtime.base import ClientClosed, ClientItem, RuntimeStatus, Sink
 
 class FakeRuntime:
     def __init__(self, words: tuple[str, ...] = ("Hello", " world."), samples: int = 240) -> None:
-        self.words, self.samples, self.state = words, samples, "ready"
+        self.words, self.samples, self.state, self.reason = words, samples, "ready", ""
         self.error: ErrorInfo | None = None
         self.gate, self.submitted, self.taken = threading.Event(), list[OmniRequest](), list[tuple[int, int, int]]()
         self.gate.set()
+        self.stopped = threading.Event()
         self.aborted: dict[str, str] = {}
         self.closed_with: float | None = None
 
@@ -62,11 +63,19 @@ class FakeRuntime:
 
     def status(self) -> RuntimeStatus:
         return RuntimeStatus(
-            self.state, {"thinker": self.state, "speaker": "ready"}, replica_gauges={("thinker", 0): {"running": 1}}
+            self.state,
+            {"thinker": self.state, "speaker": "ready"},
+            replica_gauges={("thinker", 0): {"running": 1}},
+            reason=self.reason,
         )
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:
         return self.status()
 
+    def wait_stopped(self, timeout_s: float) -> RuntimeStatus:
+        self.stopped.wait(timeout_s)
+        return self.status()
+
     def close(self, drain_timeout_s: float) -> None:
         self.closed_with = drain_timeout_s
+        self.stopped.set()

@@ -11,6 +11,7 @@ from omnistage.core.params import SamplingParams
 from omnistage.engine.compose import composed, limits_of, require_processes, resolved, runtime_of, served_model
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.inline import InlineRuntime
+from omnistage.runtime.remote import RemoteDriver
 
 
 @pytest.fixture
@@ -56,6 +57,19 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     with pytest.raises(ConfigError, match="inline: True is not accepted"):
         require_processes(resolution)
     require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
+
+
+def test_the_driver_gets_a_process_where_it_is_asked_for(folder: Path) -> None:
+    """Fault: a key that is accepted and ignored, or two that exclude each other."""
+    asked = {"pipeline": "causal_lm", "engine_process": True}
+    runtime = runtime_of(resolved(str(folder), overrides=asked))
+    assert isinstance(runtime, RemoteDriver)
+    runtime.close(0.0)
+    require_processes(resolved(str(folder), overrides=asked))
+    with pytest.raises(
+        ConfigError, match="engine_process: True is not accepted; accepted: false beside `inline: true`"
+    ):
+        resolved(str(folder), overrides={**asked, "inline": True})
 
 
 def test_the_budget_for_large_payloads_reaches_every_worker(folder: Path) -> None:

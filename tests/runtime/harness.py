@@ -19,8 +19,10 @@ from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import Limits, OrchestratorConfig
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime
 from omnistage.runtime.driver import Driver
+from omnistage.runtime.driver_process import DRIVER_MODULE
 from omnistage.runtime.inline import InlineRuntime
 from omnistage.runtime.plan import plan_processes
+from omnistage.runtime.remote import RemoteDriver
 from omnistage.wire.messages import CLIENT
 
 FAMILY = "tests.runtime.family"
@@ -64,6 +66,23 @@ def driver(
     placed = name_connectors(stages, inline=False)
     plans = plan_processes(placed, arena_nbytes=2**22)
     return Driver(machine(placed, **limits), plans, record_events_path=record, observer=observer)
+
+
+def remote(
+    *stages: GenerationStageConfig,
+    record: Path | None = None,
+    observer: FlowObserver | None = None,
+    driver_module: str = DRIVER_MODULE,
+    **limits: Any,
+) -> RemoteDriver:
+    placed = name_connectors(stages, inline=False)
+    return RemoteDriver(
+        machine(placed, **limits).config,
+        plan_processes(placed, arena_nbytes=2**22),
+        record_events_path=record,
+        observer=observer,
+        driver_module=driver_module,
+    )
 
 
 def inline(*stages: GenerationStageConfig, **limits: Any) -> InlineRuntime:

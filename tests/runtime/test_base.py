@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import numpy as np
 import pytest
 
 from omnistage.runtime.base import ClientClosed, ReplicaStatus, Runtime, RuntimeStatus
-from tests.runtime.harness import Caller, driver, eventually, inline, request, stage, steps, two_stages
+from tests.runtime.harness import Caller, driver, eventually, inline, remote, request, stage, steps, two_stages
 
 Start = Callable[..., Runtime]
+
+FORMS: dict[str, Start] = {"inline": inline, "driver": driver, "remote": remote}
+EVERY_FORM = pytest.mark.parametrize("start", FORMS, indirect=True)
+"""A driver process starts slowly: what does not depend on it is not tried again with one."""
 
 
 @pytest.fixture(params=["inline", "driver"])
@@ -21,7 +26,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     made: list[Runtime] = []
 
     def begin(*stages: Any, comes_up: bool = True, **limits: Any) -> Runtime:
-        runtime = (inline if request.param == "inline" else driver)(*stages, **limits)
+        runtime = FORMS[request.param](*stages, **limits)
         made.append(runtime)
         runtime.start()
         assert (runtime.wait_ready(15.0).state == "ready") is comes_up
@@ -32,6 +37,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
         runtime.close(0.0)
 
 
+@EVERY_FORM
 def test_whole_and_streamed_answers_of_two_stages_are_equal(start: Start, tmp_path: Path) -> None:
     """Fault: a snapshot taken for a delta, an item lost or doubled between two stages. The items are too large for inline."""
     runtime = start(*two_stages(tmp_path))
@@ -85,6 +91,7 @@ def test_a_stage_feeds_two_and_only_those_that_are_wanted_run(start: Start, tmp_
     assert steps(tmp_path, "voice", "one") == 0 and steps(tmp_path, "picture", "one") == 3
 
 
+@EVERY_FORM
 def test_an_abort_in_mid_stream_stops_every_stage_within_a_step(start: Start, tmp_path: Path) -> None:
     """Fault: cancel reaches the front only, and the stages work on for nobody."""
     runtime = start(*two_stages(tmp_path))
@@ -142,6 +149,7 @@ def test_a_control_call_that_no_stage_knows_is_answered(start: Start, tmp_path: 
     assert error is not None and error.code == "unsupported"
 
 
+@EVERY_FORM
 def test_a_stage_that_cannot_be_loaded_says_why_and_its_requests_fail(start: Start, tmp_path: Path) -> None:
     """Fault: health lies, callers hang. What needs the healthy stage alone is served."""
     runtime = start(
@@ -159,6 +167,7 @@ def test_a_stage_that_cannot_be_loaded_says_why_and_its_requests_fail(start: Sta
     assert Caller(runtime, request("needs-it-not")).end(5.0).outcome == "finished"
 
 
+@EVERY_FORM
 def test_closing_ends_open_requests_and_refuses_new_ones(start: Start, tmp_path: Path) -> None:
     """Fault: a caller that waits for a runtime that is gone."""
     runtime = start(*two_stages(tmp_path))
@@ -175,6 +184,7 @@ def test_closing_ends_open_requests_and_refuses_new_ones(start: Start, tmp_path:
     assert runtime.status().state == "stopped"
 
 
+@EVERY_FORM
 def test_closing_with_time_lets_open_requests_end(start: Start, tmp_path: Path) -> None:
     """Fault: a shutdown that cuts answers off although it was given time to drain."""
     runtime = start(*two_stages(tmp_path))
@@ -192,4 +202,5 @@ def test_what_is_not_ready_is_told_in_one_phrase() -> None:
     replicas = (ReplicaStatus("main", 0, "ready", note="loaded"), ReplicaStatus("voice", 0, "down", note="no weights"))
     status = RuntimeStatus("degraded", {"thinker": "ready", "voice": "down"}, replicas)
     assert status.trouble == "voice is down (no weights)"
+    assert replace(status, reason="the driver died").trouble == "the driver died"
     assert RuntimeStatus("stopped", {}).trouble == "stopped"

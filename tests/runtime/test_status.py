@@ -1,6 +1,7 @@
 """The board that says what every replica is doing."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,32 @@ def test_gauges_are_added_up_over_replicas(board: StatusBoardState) -> None:
 
 def test_who_waits_is_woken_by_a_change_and_by_the_clock(board: StatusBoardState) -> None:
     """Fault: a wait that polls, or has no deadline."""
-    assert not board.wait_for(lambda: board.settled, 0.01)
-    timer = threading.Timer(0.05, lambda: board.set(("counter", 0), state="down"))
-    timer.start()
-    assert board.wait_for(lambda: board.settled, 10.0)
-    timer.join()
+    for wait, change in (
+        (board.wait_settled, lambda: board.set(("counter", 0), state="down")),
+        (board.wait_stopped, board.end),
+    ):
+        wait(0.01)
+        assert board.phase != "stopped"
+        timer = threading.Timer(0.05, change)
+        timer.start()
+        began = time.monotonic()
+        wait(10.0)
+        assert 0.0 < time.monotonic() - began < 5.0
+        timer.join()
+    assert board.settled and board.phase == "stopped"
+
+
+def test_what_is_wrong_with_the_whole_is_shown(board: StatusBoardState) -> None:
+    """Fault: a server that is ready although nothing turns behind it, or a reason that stays when all is well again."""
+    for key in (("counter", 0), ("voice", 0), ("voice", 1)):
+        board.set(key, state="ready")
+    board.blame("nothing turns")
+    status = board.status(3)
+    assert (status.state, status.reason, status.trouble, status.open_requests) == (
+        "degraded",
+        "nothing turns",
+        "nothing turns",
+        3,
+    )
+    board.blame("")
+    assert (board.status(0).state, board.status(0).reason) == ("ready", "")

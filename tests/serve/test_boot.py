@@ -18,7 +18,7 @@ from omnistage.serve.boot import FrontState, bound_socket, starting
 HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
 
 SCRIPT = """
-import sys, time
+import sys, threading, time
 sys.path.insert(0, {root!r})
 from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.serve import boot
@@ -42,8 +42,12 @@ class Loader:
             time.sleep(1.0)
             runtime.error = ErrorInfo("closed", "the engine is shutting down")
             runtime.gate.set()
+            runtime.stopped.set()
         if options.model == "slow":
             runtime.close = close
+        if options.model == "faulty":
+            runtime.state, runtime.reason = "stopped", "the runtime has failed: ValueError: no such state"
+            threading.Timer(0.5, runtime.stopped.set).start()
         serving = serving_of(runtime)
         return Loaded(create_app(serving), serving.engine, 20.0)
 
@@ -170,6 +174,14 @@ def test_a_stage_that_cannot_start_ends_it_with_the_reason() -> None:
     _, said = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "the stages did not start: the engine is down: thinker is down" in said
+
+
+def test_an_engine_that_fails_ends_it_with_the_reason() -> None:
+    """Fault: a server whose engine has stopped for good, and nobody who watches over it is told."""
+    process = started("faulty", free_port())
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "the engine has stopped: the runtime has failed: ValueError: no such state" in said
 
 
 def test_a_busy_port_is_told_before_anything_loads() -> None:

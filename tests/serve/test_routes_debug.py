@@ -14,4 +14,5 @@ async def test_the_inside_is_shown_only_where_it_was_asked_for() -> None:
     state = response.json()
     assert response.status_code == 200
     assert state["server"]["runtime"] == {"sinks": 0} and state["server"]["asyncio_tasks"] >= 1
+    assert state["driver"] is None
     assert state["missing"] == "no debug_state"

@@ -38,6 +38,15 @@ async def test_health_says_why() -> None:
     assert 'omnistage_stage_ready{stage="speaker"} 0.0' in metrics
 
 
+async def test_health_says_what_is_wrong_with_the_whole() -> None:
+    """Fault: "stopped", and no word of the exception behind it."""
+    runtime = FakeRuntime()
+    runtime.state, runtime.reason = "stopped", "the runtime has failed: ValueError: no such state"
+    async with client_of(serving_of(runtime)) as client:
+        health = await client.get("/health")
+    assert (health.status_code, health.json()["reason"]) == (503, runtime.reason)
+
+
 async def test_metrics_equal_what_clients_counted() -> None:
     """Fault: numbers that lie."""
     async with client_of(serving_of(FakeRuntime())) as client:

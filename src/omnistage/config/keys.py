@@ -134,9 +134,7 @@ _PIPELINE_KEYS = (
         "engine_process",
         Boolean(),
         False,
-        "Run the driver in a process of its own.",
-        (False,),
-        "the driver is a thread",
+        "Run the driver in a process of its own, which can die and be replaced, not in a thread (docs/server.md says when).",
     ),
     _pipeline(
         "processor_workers",

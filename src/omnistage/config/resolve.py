@@ -99,6 +99,9 @@ def _deploy(state: ResolutionState, platform: str) -> DeployConfig:
     connectors = {name: given.value for name, given in entries.items()}
     state.provenance.update({f"connectors.{name}": given.source for name, given in entries.items()})
     _check_voices(state.pipeline, voices, state.problems)
+    if plain["inline"] and plain["engine_process"]:
+        accepted = "false beside `inline: true`, which runs the driver and every stage in the caller's process"
+        state.problems.add(ConfigError.of("engine_process", True, accepted))
     return DeployConfig(platform=platform, voices=voices, connectors=connectors, **plain)
 
 

@@ -131,6 +131,10 @@ class AsyncOmniEngine:
         """Waits until every stage is ready, one is down for good, or the engine is closed."""
         return await asyncio.to_thread(self._runtime.wait_ready, _SETTLED_TIMEOUT_S)
 
+    async def stopped(self) -> RuntimeStatus:
+        """Waits until the engine has stopped; `reason` says why where nobody asked it to."""
+        return await asyncio.to_thread(self._runtime.wait_stopped, _SETTLED_TIMEOUT_S)
+
     def check_health(self) -> None:
         """Raises StageUnavailableError, with the reason, unless every stage is ready."""
         status = self.status()

@@ -25,6 +25,7 @@ from omnistage.runtime.base import Runtime
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.inline import InlineRuntime
 from omnistage.runtime.plan import ProcessPlan, plan_processes
+from omnistage.runtime.remote import RemoteDriver
 
 _SMALLEST_NBYTES = 2**20
 """For a stage whose items all fit into messages: none is expected in the arena, and one that is larger still finds room."""
@@ -89,8 +90,11 @@ def runtime_of(
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started.
     What the machine hears and says is recorded in the file `record_events`; `observer` hears of what flows."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
+    plans = _process_plans(resolution)
+    if resolution.deploy.engine_process:
+        return RemoteDriver(config, plans, record_events_path=record_events, observer=observer)
     kind = InlineRuntime if resolution.deploy.inline else Driver
-    return kind(Orchestrator(config), _process_plans(resolution), record_events_path=record_events, observer=observer)
+    return kind(Orchestrator(config), plans, record_events_path=record_events, observer=observer)
 
 
 def limits_of(deploy: DeployConfig) -> Limits:

@@ -1,6 +1,7 @@
 """What every process of an engine holds at this moment, in one plain value, for people who look for what was left behind.
 
     {"server": {process, asyncio_tasks, requests, machine, runtime},
+     "driver": {process, machine, runtime} where it is a process of its own, and then the server has no machine; else null,
      "workers": {"process/replica": {process, connectors, delayed_items, stages: {name: ...}}},
      "missing": why a worker has not answered, or null}
 
@@ -34,10 +35,11 @@ async def debug_state(model: ServedModel, runtime: Runtime, open_requests: list[
         "process": process_figures(),
         "asyncio_tasks": len(asyncio.all_tasks()),
         "requests": sorted(open_requests),
-        **own,
+        **{name: held for name, held in own.items() if name != "driver"},
     }
     workers = _by_worker(model, runtime, results)
-    return {"server": server, "workers": workers, "missing": None if error is None else error.message}
+    missing = None if error is None else error.message
+    return {"server": server, "driver": own.get("driver"), "workers": workers, "missing": missing}
 
 
 def _by_worker(model: ServedModel, runtime: Runtime, results: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class ReplicaStatus:
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
     """`state`: starting | ready | degraded | draining | stopped. `stages`: state of each stage by name ("thinker": "ready").
-    `gauges`: stage figures of the last heartbeats by stage name, added up over replicas; `replica_gauges` by (name, replica)."""
+    `gauges`: stage figures of the last heartbeats by stage name, added up over replicas; `replica_gauges` by (name, replica).
+    `reason`: one line, why the runtime itself is not well or has stopped; "" where it is for a replica's sake, or was asked for."""
 
     state: str
     stages: Mapping[str, str]
@@ -84,10 +85,14 @@ class RuntimeStatus:
     open_requests: int = 0
     gauges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     replica_gauges: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+    reason: str = ""
 
     @property
     def trouble(self) -> str:
-        """Which stages are not ready and what their replicas say, in one phrase; the whole's state where all of them are."""
+        """What is wrong with the runtime; else which stages are not ready and what their replicas say, in one phrase; the whole's
+        state where all of them are."""
+        if self.reason:
+            return self.reason
         waiting = ", ".join(f"{name} is {state}" for name, state in self.stages.items() if state != "ready")
         notes = "; ".join(replica.note for replica in self.replicas if replica.state != "ready" and replica.note)
         return (waiting or self.state) + (f" ({notes})" if notes else "")
@@ -139,6 +144,9 @@ class Runtime(Protocol):
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:
         """Blocks until every stage is ready or one is down for good, at most `timeout_s`."""
+
+    def wait_stopped(self, timeout_s: float) -> RuntimeStatus:
+        """Blocks until the runtime has stopped, closed or by a fault of its own (`reason`), at most `timeout_s`."""
 
     def close(self, drain_timeout_s: float) -> None:
         """Drains, stops every process, joins every thread. Idempotent; bounded by `drain_timeout_s` + 10 s."""

@@ -4,7 +4,9 @@ It brings callers' words to the machine as events, carries out the commands that
 ControlReply, WakeAt) and leaves those that concern replicas to a subclass. One thread, one selector, no polling: it sleeps until
 a descriptor is readable or the next deadline has come. Knows nothing of how replicas run. Times are seconds of time.monotonic.
 
-Whatever fails in here is loud: it is logged, every open request ends with one error, and the runtime stops.
+Whatever fails in here is loud: it is logged, every open request ends with one error, and the runtime stops and says why
+(`status().reason`). It is not begun again in place, because nobody knows what of its tables still holds: a server ends, and
+whoever watches over it starts it anew; a driver process is started anew by its server.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ class RuntimeLoop(ABC):
         self._call_ids = itertools.count()
         self._wake_at = math.inf
         self._stop_at = math.inf
+        self._fault = ""
 
     # ---- what a subclass adds (called in the runtime's thread) ----
 
@@ -123,7 +126,7 @@ class RuntimeLoop(ABC):
             return
         error: OmniError = QueueFullError("too many requests wait", retry_after_s=1.0)
         if self._inbox.closed:
-            error = EngineClosedError("the engine is closed")
+            error = self._closed()
         sink(ClientClosed(request.request_id, "failed", ErrorInfo.of(error)))
 
     def abort(self, request_id: str, reason: str) -> None:
@@ -138,24 +141,21 @@ class RuntimeLoop(ABC):
 
     def control(self, name: str, arguments: Mapping[str, Any], done: ControlDone) -> None:
         if not self._inbox.put(lambda: self._call(name, dict(arguments), done), refusable=True):
-            done({}, ErrorInfo.of(EngineClosedError("the engine is closed")))
+            done({}, ErrorInfo.of(self._closed()))
 
     def inspect(self, done: Callable[[dict[str, Any]], None]) -> None:
         if not self._inbox.put(lambda: done(self._inspected()), refusable=True):
             done({})
 
     def status(self) -> RuntimeStatus:
-        return RuntimeStatus(
-            state=self._board.state,
-            stages=self._board.stages,
-            replicas=self._board.replicas,
-            open_requests=len(self._sinks),
-            gauges=self._board.gauges,
-            replica_gauges=self._board.replica_gauges,
-        )
+        return self._board.status(len(self._sinks))
 
     def wait_ready(self, timeout_s: float) -> RuntimeStatus:
-        self._board.wait_for(lambda: self._board.settled, timeout_s)
+        self._board.wait_settled(timeout_s)
+        return self.status()
+
+    def wait_stopped(self, timeout_s: float) -> RuntimeStatus:
+        self._board.wait_stopped(timeout_s)
         return self.status()
 
     def close(self, drain_timeout_s: float) -> None:
@@ -166,6 +166,9 @@ class RuntimeLoop(ABC):
         self._inbox.put(lambda: self._begin_stop(drain_timeout_s))
         if self._thread is not threading.current_thread():
             self._thread.join(drain_timeout_s + 2 * STOP_GRACE_S)
+
+    def _closed(self) -> EngineClosedError:
+        return EngineClosedError(self._board.reason or "the engine is closed")
 
     # ---- the runtime's thread ----
 
@@ -189,7 +192,9 @@ class RuntimeLoop(ABC):
                 self._work_off()
         except Exception as error:
             logger.exception("the runtime has failed and stops")
-            self._fail_all(ErrorInfo("internal", f"the runtime has failed: {ErrorInfo.of(error).message}"))
+            self._fault = ErrorInfo.of(error).message
+            self._board.blame(f"the runtime has failed: {self._fault}")
+            self._fail_all(ErrorInfo(OmniError.code, self._board.reason))
         finally:
             self._end()
 
@@ -258,7 +263,7 @@ class RuntimeLoop(ABC):
     def _admit(self, request: OmniRequest, sink: Sink) -> None:
         request_id = request.request_id
         if self._board.over:
-            say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(EngineClosedError("the engine is closed"))))
+            say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(self._closed())))
         elif request_id in self._sinks:
             error = InvalidRequestError.of("request_id", request_id, "an id that no open request has")
             say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(error)))
@@ -355,7 +360,7 @@ class RuntimeLoop(ABC):
         finally:  # whatever could not be ended, nobody is left waiting for it
             for call in self._inbox.close():
                 call()
-            self._fail_all(ErrorInfo.of(EngineClosedError("the engine is closed")))
+            self._fail_all(ErrorInfo.of(self._closed()))
             self._selector.close()
             if self._log is not None:
                 self._log.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from omnistage.runtime.base import ReplicaStatus
+from omnistage.runtime.base import ReplicaStatus, RuntimeStatus
 from omnistage.runtime.plan import ProcessPlan
 
 Key = tuple[str, int]
@@ -33,6 +33,8 @@ class StatusBoardState:
             for index in range(process.num_replicas)
         }
         self.phase = "new"
+        self.reason = ""
+        """Why the whole is not well, in one line, where it is not for a replica's sake."""
         self._gauges: dict[Key, Mapping[str, Mapping[str, float]]] = {key: {} for key in self._replicas}
 
     def __getitem__(self, key: Key) -> ReplicaStatus:
@@ -55,9 +57,9 @@ class StatusBoardState:
         if self.phase == "stopped":
             return "stopped"
         states = {replica.state for replica in self.replicas}
-        if states == {"ready"}:
-            return "ready"
-        return "starting" if states <= {"starting", "ready"} else "degraded"
+        if self.reason or not states <= {"starting", "ready"}:
+            return "degraded"
+        return "ready" if states == {"ready"} else "starting"
 
     @property
     def gauges(self) -> dict[str, dict[str, float]]:
@@ -67,6 +69,11 @@ class StatusBoardState:
             for stage, gauges in by_stage.items():
                 total.setdefault(stage, Counter()).update(gauges)
         return {stage: dict(counter) for stage, counter in total.items()}
+
+    @property
+    def gauges_by_replica(self) -> Mapping[Key, Mapping[str, Mapping[str, float]]]:
+        """As they were shown; each entry is replaced whole."""
+        return self._gauges
 
     @property
     def replica_gauges(self) -> dict[tuple[str, int], Mapping[str, float]]:
@@ -88,6 +95,17 @@ class StatusBoardState:
         states = self.stages.values()
         return self.phase == "stopped" or "down" in states or all(state == "ready" for state in states)
 
+    def status(self, open_requests: int) -> RuntimeStatus:
+        return RuntimeStatus(
+            state=self.state,
+            stages=self.stages,
+            replicas=self.replicas,
+            open_requests=open_requests,
+            gauges=self.gauges,
+            replica_gauges=self.replica_gauges,
+            reason=self.reason,
+        )
+
     def set(self, key: Key, **changes: Any) -> None:
         self._replicas[key] = replace(self._replicas[key], **changes)
         self.notify()
@@ -105,13 +123,24 @@ class StatusBoardState:
             self._replicas[key] = replace(replica, state="down", pid=None)
         self.enter("stopped")
 
+    def blame(self, reason: str) -> None:
+        """Something is wrong with the whole, or, "", no more."""
+        self.reason = reason
+        self.notify()
+
     def notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    def wait_settled(self, timeout_s: float) -> None:
+        self._wait_for(lambda: self.settled, timeout_s)
+
+    def wait_stopped(self, timeout_s: float) -> None:
+        self._wait_for(lambda: self.phase == "stopped", timeout_s)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
         with self._changed:
-            return self._changed.wait_for(condition, timeout_s)
+            self._changed.wait_for(condition, timeout_s)
 
     def _best(self, process: str) -> str:
         states = {replica.state for replica in self.replicas if replica.process == process}

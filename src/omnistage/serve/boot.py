@@ -142,8 +142,9 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
 
 
 async def _end_or_failure(engine: Any, ending: asyncio.Event) -> None:
-    """Returns at a signal. Raises StageUnavailableError where a stage does not come up at all; what dies later is the
-    engine's to start anew, and /health's to tell."""
+    """Returns at a signal. Raises StageUnavailableError where a stage does not come up at all, and where the engine itself has
+    failed, so that whoever watches over this process starts it anew; what dies later is the engine's to start anew, and
+    /health's to tell."""
     told = asyncio.create_task(ending.wait())
     loading = asyncio.create_task(engine.settled())
     await asyncio.wait({told, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +153,10 @@ async def _end_or_failure(engine: Any, ending: asyncio.Event) -> None:
             engine.check_health()
         except StageUnavailableError as error:
             raise StageUnavailableError(f"the stages did not start: {error.message}") from None
-    await told
+    stopped = asyncio.create_task(engine.stopped())
+    await asyncio.wait({told, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not told.done():
+        raise StageUnavailableError(f"the engine has stopped: {stopped.result().trouble}")
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

@@ -37,13 +37,15 @@ def router(serving: Serving) -> APIRouter:
 
 
 def health_object(status: RuntimeStatus) -> dict[str, Any]:
-    """The state of everything; of replicas that are not ready also why, and how far they are."""
+    """The state of everything; what is wrong with the whole, and of replicas that are not ready why, and how far they are."""
     troubled = [
         {"process": replica.process, "replica": replica.replica, "state": replica.state, "note": replica.note}
         for replica in status.replicas
         if replica.state != "ready"
     ]
     answer: dict[str, Any] = {"status": status.state, "stages": dict(status.stages)}
+    if status.reason:
+        answer["reason"] = status.reason
     return {**answer, "replicas": troubled} if troubled else answer
 
 
