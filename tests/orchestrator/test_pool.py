@@ -24,12 +24,19 @@ def chosen(pool: StagePool, arrival: int, bound: int | None = None, priority: in
     return None if worker is None else worker.index
 
 
-def test_the_shortest_queue_is_chosen_and_the_first_of_equals() -> None:
-    """Fault: one replica gets everything."""
+def test_the_shortest_queue_is_chosen() -> None:
+    """Fault: requests wait on one replica while another has nothing to do."""
     replicas = pool()
-    assert chosen(replicas, 1) == 0
     place(replicas, 0, 1)
-    assert chosen(replicas, 2) == 1
+    assert [chosen(replicas, 2), chosen(replicas, 3)] == [1, 1]
+
+
+def test_equals_are_chosen_in_turn() -> None:
+    """Fault: one replica gets everything, where requests come one after the other."""
+    replicas = pool(3)
+    assert [chosen(replicas, arrival) for arrival in range(5)] == [0, 1, 2, 0, 1]
+    place(replicas, 2, 9)
+    assert [chosen(replicas, arrival) for arrival in range(3)] == [0, 1, 0]
 
 
 def test_capacity_and_lookahead_of_those_that_precede_fill_a_replica() -> None:

@@ -1,8 +1,8 @@
 """The replicas of one process, what runs on each, and the choice among them.
 
-A request is placed where fewer than capacity + lookahead requests that precede it are, on the shortest queue, and stays with its
-process's replica for all stages that share the process. Younger ones never keep an older one out. Those that wait for their own
-callers do not count, up to a bound: their stages let others go first. Knows no clock.
+A request is placed where fewer than capacity + lookahead requests that precede it are, on the shortest queue, equals in turn, and
+stays with its process's replica for all stages that share the process. Younger ones never keep an older one out. Those that wait
+for their own callers do not count, up to a bound: their stages let others go first. Knows no clock.
 """
 
 from __future__ import annotations
@@ -98,11 +98,12 @@ class WorkerState:
 
 
 class StagePool:
-    """The replicas of one process."""
+    """The replicas of one process. `_turn` is the index that comes first among equals."""
 
     def __init__(self, process: str, num_replicas: int) -> None:
         self.process = process
         self.workers: Sequence[WorkerState] = tuple(WorkerState(process, index) for index in range(num_replicas))
+        self._turn = 0
 
     @property
     def lost(self) -> bool:
@@ -133,4 +134,8 @@ class StagePool:
         takers = [
             worker for worker in self.workers if worker.takes(stage, order, bound=False, alone=alone, paused=paused)
         ]
-        return min(takers, key=lambda worker: (len(worker.slots), worker.index), default=None)
+        count = len(self.workers)
+        chosen = min(takers, key=lambda worker: (len(worker.slots), (worker.index - self._turn) % count), default=None)
+        if chosen is not None:
+            self._turn = (chosen.index + 1) % count
+        return chosen
