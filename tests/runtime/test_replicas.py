@@ -17,7 +17,6 @@ from omnistage.runtime.driver import Driver
 from tests.runtime.harness import Caller, driver, eventually, request, stage, two_stages
 
 PACE_S = 0.04
-ALONE = {"max_num_seqs": 1, "lookahead": 0}
 
 
 @dataclass
@@ -65,7 +64,7 @@ def ends(callers: list[Caller]) -> list[ClientClosed]:
 def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two counters, each of which takes one request at a time, and one voice."""
     folder, figures = tmp_path_factory.mktemp("replicas"), Figures()
-    counter = stage(0, "counter", folder, targets=(1,), num_replicas=2, **ALONE)
+    counter = stage(0, "counter", folder, targets=(1,), num_replicas=2, max_num_seqs=1, lookahead=0)
     runtime = driver(counter, stage(1, "voice", folder, sources=(0,)), observer=figures, restart_first_s=0.1)
     runtime.start()
     assert eventually(lambda: runtime.status().state == "ready", 20.0)
