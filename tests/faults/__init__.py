@@ -7,8 +7,10 @@
     clients.py   callers over plain sockets: fast, slow, and such as leave
     faults.py    the kinds of faults: how each is ordered and what its request may answer
     checks.py    the nine invariants
+    scenes.py    deaths, strikes, a killed server, slow callers; memory.py: memory that is not there
+    demo.py      the built-in model
     campaign.py  the runner, `make faults` (SEED= repeats a run)
 
-This version has no zygote, no helper process for media or prompts, and no driver process (the driver is a thread of the
-server), so there is none to kill: a worker and the server are all the processes there are.
+Whoever is killed is killed by kill -9: workers and the server, and, where a server has them, its zygote, the helpers that prepare
+inputs, and the driver.
 """

@@ -30,6 +30,8 @@ STAGES = ("thinker", "prosody", "speaker")
 STEP_TIMEOUT_S = 2.5
 REQUESTS = 1000
 FAULTY_SHARE = 0.4
+# Timeouts are short because hung steps and stalled callers are among the faults, and each would take as long; all else is the
+# product's own. Whoever reads slowly does so for four seconds at most, and nobody waits for more than a restart.
 DEPLOYED = {
     "client_stall_s": 20.0,
     "request_timeout_s": 30.0,

@@ -65,6 +65,7 @@ VIOLENT = tuple(name for name, fault in FAULTS.items() if fault.violent)
 
 def asked_with(random: Random, number: int, fault: str) -> Asked:
     """A request of random words, modalities, form and behaviour that meets `fault` ("" for none)."""
+    # A third of the tones travels through the arena, the others inside messages, where they can be lost and doubled.
     words = random.choices((*NAMES, *["!wide@prosody"] * 6), k=random.randint(1, 7))
     kind = FAULTS.get(fault)
     modalities = random.choice([None, ("text",), ("audio",), ("text", "audio"), ("text", "audio")])
