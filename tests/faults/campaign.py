@@ -1,6 +1,6 @@
 """`make faults`: 1,000 requests on fast fakes, the particular scenes, 60 requests on the built-in model; SEED= repeats a run.
 
-    python -m tests.faults.campaign [--seed N] [--requests N] [--only waves,scenes,demo]
+    python -m tests.faults.campaign [--seed N] [--requests N] [--only waves,apart,scenes,demo]
 
 Ends with 1 if anything was violated, 2 if the built-in model's weights are absent. Prints one line per wave and scene.
 """
@@ -29,6 +29,8 @@ from tests.faults.server import OTHERS, ServerProcess, eventually
 STAGES = ("thinker", "prosody", "speaker")
 STEP_TIMEOUT_S = 2.5
 REQUESTS = 1000
+APART = 150
+"""Requests to a server whose driver is a process of its own."""
 FAULTY_SHARE = 0.4
 # Timeouts are short because hung steps and stalled callers are among the faults, and each would take as long; all else is the
 # product's own. Whoever reads slowly does so for four seconds at most, and nobody waits for more than a restart.
@@ -186,7 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--only", default="waves,scenes,demo")
+    parser.add_argument("--only", default="waves,apart,scenes,demo")
     options = parser.parse_args()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     print(f"SEED={seed}", flush=True)
@@ -198,6 +200,9 @@ def main() -> int:
         for name, scene in {**scenes.SCENES, **memory.SCENES}.items():
             if "scenes" in parts or name in parts:
                 run(name, lambda name=name, scene=scene: report.violated(name, scene(folder / name, report.faults)))  # type: ignore[misc]
+        if "apart" in parts:
+            first = options.requests if "waves" in parts else 0
+            run("apart", lambda: waves(random, folder / "apart", APART, report, first=first, engine_process=True))
         if "demo" in parts:
             run("demo", lambda: demo.campaign(random, folder / "demo", report))
     print(f"SEED={seed}: {report.requests} requests ({dict(report.outcomes)}) in {time.monotonic() - began:.0f} s")

@@ -70,7 +70,9 @@ def _is_avoided(heard: Heard) -> bool:
 def _error(heard: Heard, error: dict[str, Any], deaths: bool) -> list[str]:
     fault = FAULTS.get(heard.asked.fault)
     code, message = error.get("code"), str(error.get("message"))
-    if deaths and code == STAGE_FAILED and DIED in message:
+    if deaths and (code, DIED in message) == (STAGE_FAILED, True):
+        return []
+    if deaths and code == "stage_unavailable" and "the driver process was killed" in message:
         return []
     if fault is not None and code in fault.codes and fault.told in message:
         return []

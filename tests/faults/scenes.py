@@ -195,6 +195,48 @@ async def _killed_under(server: ServerProcess, when: str) -> list[str]:
     return [f"request {one.asked.number} hangs on" for one in heard if one.stalled]
 
 
+def driver_killed(folder: Path, faults: Counter[str]) -> list[str]:
+    """kill -9 of a driver in a process of its own: every open request ends with one error, driver and workers start anew."""
+    with served(folder, engine_process=True) as server:
+        server.wait_ready()
+        found: list[str] = []
+        for _ in range(2):
+            faults["kill -9 of a driver"] += 1
+            found += told(_driver_killed(server)) + checks.held(server, 3)
+        code = server.stop()
+        found += [] if code == 0 and not server.pids() else [f"exit code {code}, processes {server.pids()}"]
+        return found + [f"left behind: {name}" for name in server.files()]
+
+
+async def _driver_killed(server: ServerProcess) -> list[str]:
+    asked = [Asked(index, ("alpha", *[PAUSE, "kilo"] * 20), index, stream=index % 2 == 0) for index in range(8)]
+    heard = [Heard(one) for one in asked]
+    watch = checks.Watch(server)
+    watching = asyncio.create_task(watch.run())
+    before = set(server.pids())
+    asking = [asyncio.create_task(ask(server.port, one.asked, heard=one)) for one in heard]
+    try:
+        await asyncio.sleep(1.0)
+        killed_s = time.monotonic()
+        await asyncio.to_thread(server.kill_some_other, "driver")
+        watch.kills += [(killed_s, stage) for stage in ("thinker", "prosody", "speaker")]
+        await asyncio.gather(*asking)
+        ended_s = time.monotonic() - killed_s
+        await asyncio.to_thread(eventually, lambda: server.health()[0] == 200, checks.WHOLE_S)
+        whole_s = time.monotonic() - killed_s
+        await asyncio.sleep(0.2)
+    finally:
+        watching.cancel()
+    print(f"  all had an end after {ended_s:.1f} s: {heard[0].error}; whole again after {whole_s:.1f} s")
+    found = watch.violations() + checks.seconds_at_most([whole_s], checks.WHOLE_S, "to be whole again")
+    found += checks.seconds_at_most([ended_s], checks.TRUTH_S, "the ends of what was open")
+    old = (before & set(server.pids())) - {server.process.pid}
+    found += [f"still there from before: {old}"] if old else []
+    for one in heard:
+        found += checks.answers(one, deaths=True) + (["it went on"] if one.error is None else [])
+    return found
+
+
 # ---- slow callers ----
 
 
@@ -267,5 +309,6 @@ SCENES: dict[str, Scene] = {
     "poison": poison,
     "strikes": strikes,
     "server_killed": server_killed,
+    "driver_killed": driver_killed,
     "slow_callers": slow_callers,
 }

@@ -19,6 +19,7 @@ from omnistage.engine import compose
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.models.registry import REGISTRY
 from omnistage.runtime.driver import Driver
+from omnistage.runtime.remote import RemoteDriver
 from omnistage.serve import boot
 from omnistage.serve.load import Loaded
 from omnistage.serve.load import load as load_as_it_is
@@ -28,6 +29,9 @@ from omnistage.serve.options import ServeOptions
 def load(options: ServeOptions) -> Loaded:
     loaded = load_as_it_is(options)
     return Loaded(Looking(loaded.app, loaded.engine), loaded.engine, loaded.drain_timeout_s)
+
+
+WORKER = "tests.faults.worker"
 
 
 class Looking:
@@ -52,6 +56,7 @@ if __name__ == "__main__":
     if os.environ.get("OMNISTAGE_FAULTS_MORTAL") == "1":
         deployed = compose.limits_of
         compose.limits_of = lambda deploy: replace(deployed(deploy), strikes=10_000, restart_most_s=0.5)
-    compose.Driver = functools.partial(Driver, worker_module="tests.faults.worker")  # type: ignore[attr-defined,assignment]
+    compose.Driver = functools.partial(Driver, worker_module=WORKER)  # type: ignore[attr-defined,assignment]
+    compose.RemoteDriver = functools.partial(RemoteDriver, worker_module=WORKER)  # type: ignore[attr-defined,assignment]
     boot._LOADER = "tests.faults.served"
     main()
