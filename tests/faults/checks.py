@@ -13,6 +13,7 @@ the sources. Here the fourth means that seed, modalities, stream and format show
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from collections import Counter
@@ -220,7 +221,7 @@ class Watch:
     def violations(self) -> list[str]:
         found = [f"/health gave no answer at {look.at_s:.1f}" for look in self.looks if not look.status]
         if self.p99_s > HEALTH_P99_S:
-            found.append(f"/health p99 {self.p99_s * 1000:.0f} ms")
+            found.append(f"/health p99 {self.p99_s * 1000:.0f} ms (load {os.getloadavg()[0]:.1f} of {os.cpu_count()})")
         for at_s, stage in self.kills:
             seen = [look for look in self.looks if look.at_s >= at_s and look.stages.get(stage) != "ready"]
             if not seen or seen[0].at_s > at_s + TRUTH_S:

@@ -242,12 +242,14 @@ class AnswerState:
         heard.usage = value.get("usage")
 
 
-async def all_of(port: int, asked: Sequence[Asked], *, together: int, model: str = "faults") -> list[Heard]:
+async def all_of(
+    port: int, asked: Sequence[Asked], *, together: int, model: str = "faults", timeout_s: float = 60.0
+) -> list[Heard]:
     """Every request, at most `together` at once, begun in order."""
     places = asyncio.Semaphore(together)
 
     async def one(request: Asked) -> Heard:
         async with places:
-            return await ask(port, request, model=model)
+            return await ask(port, request, model=model, timeout_s=timeout_s)
 
     return list(await asyncio.gather(*(one(request) for request in asked)))

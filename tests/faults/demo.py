@@ -21,6 +21,7 @@ from tests.faults.server import ServerProcess, eventually
 
 REQUESTS = 60
 MAX_TOKENS = 12
+TIMEOUT_S = 180.0  # six at once on two cores, beside whatever else they do
 QUESTIONS = (
     "Say hello to me.",
     "Name a colour.",
@@ -100,7 +101,7 @@ def _asked(random: Random, number: int) -> Asked:
 async def _wave(server: ServerProcess, asked: list[Asked], dying: str | None, answers: Answers, report: Report) -> None:
     tally, watch = checks.Tally(server.counters()), checks.Watch(server)
     watching = asyncio.create_task(watch.run())
-    asking = asyncio.create_task(all_of(server.port, asked, together=6, model="demo"))
+    asking = asyncio.create_task(all_of(server.port, asked, together=6, model="demo", timeout_s=TIMEOUT_S))
     try:
         if dying is not None:
             await asyncio.sleep(2.0)
