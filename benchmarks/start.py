@@ -12,6 +12,8 @@ from benchmarks.servers import Server, serving
 MODEL = "demo"
 HEALTH_REPEATS = 5
 TOKEN_REPEATS = 3
+SETTLE_S = 15.0
+"""For the zygote, which is made in the background once everything has been ready for a while."""
 IDLE_S = 60.0
 QUESTION = {
     "model": MODEL,
@@ -60,7 +62,7 @@ def idle() -> list[Row]:
     with serving(MODEL) as server:
         server.wait((200,), pause_s=0.05)
         server.ask("POST", "/v1/chat/completions", QUESTION).read()
-        time.sleep(2.0)
+        time.sleep(SETTLE_S)
         before, begun = server.cpu_s(), time.monotonic()
         time.sleep(IDLE_S)
         spent, elapsed = server.cpu_s() - before, time.monotonic() - begun

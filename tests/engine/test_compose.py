@@ -1,6 +1,7 @@
 """The composition root: from a folder and flags to what admission knows and a runtime that has not been started."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,17 @@ def test_the_budget_for_large_payloads_reaches_every_worker(folder: Path) -> Non
         assert isinstance(runtime, Driver)
         plans = runtime._supervisor._processes.values()
         assert [(plan.arena_oversize_nbytes, plan.tcp_nbytes) for plan in plans] == [(expected, None)] * len(plans)
+        runtime.close(0.0)
+
+
+def test_a_zygote_can_be_done_without(folder: Path) -> None:
+    """Fault: a key that an operator sets and nothing obeys."""
+    for given, is_wanted in (({}, True), ({"zygote": False}, False)):
+        runtime = runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm", **given}))
+        assert isinstance(runtime, Driver)
+        keeper = runtime._supervisor.zygote
+        keeper.saw(all_ready=True)
+        assert (keeper.deadline < math.inf) == is_wanted
         runtime.close(0.0)
 
 

@@ -142,6 +142,7 @@ def waves(random: Random, folder: Path, requests: int, report: Report, *, first:
     try:
         server.wait_ready()
         asyncio.run(_warm_up(server))
+        server.wait_for_zygote()
         before = server.descriptors(), server.threads()
         held_before = server.debug_state()
         sizes = [server.rss_nbytes()[server.process.pid]]

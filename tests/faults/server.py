@@ -116,6 +116,14 @@ class ServerProcess:
         found: dict[str, Any] = json.loads(body) if status == 200 else {"error": f"{status}: {body[:200]!r}"}
         return found
 
+    def wait_for_zygote(self) -> bool:
+        """Until restarts are forks; for a server with --debug."""
+
+        def found() -> object:
+            return self.debug_state().get("server", {}).get("runtime", {}).get("zygote", {}).get("pid")
+
+        return eventually(found, START_S)
+
     def worker_pid(self, stage: str) -> int | None:
         """Of the process that is named like the stage; None while there is none that is ready."""
         state, pid = json.loads(self.ask("/replicas")[1] or b"{}").get(stage, ("", None))

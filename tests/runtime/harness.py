@@ -61,11 +61,15 @@ def machine(stages: Iterable[StageConfig], **limits: Any) -> Orchestrator:
 
 
 def driver(
-    *stages: GenerationStageConfig, record: Path | None = None, observer: FlowObserver | None = None, **limits: Any
+    *stages: GenerationStageConfig,
+    record: Path | None = None,
+    observer: FlowObserver | None = None,
+    zygote: bool = False,
+    **limits: Any,
 ) -> Driver:
     placed = name_connectors(stages, inline=False)
     plans = plan_processes(placed, arena_nbytes=2**22)
-    return Driver(machine(placed, **limits), plans, record_events_path=record, observer=observer)
+    return Driver(machine(placed, **limits), plans, record_events_path=record, observer=observer, zygote=zygote)
 
 
 def remote(
@@ -173,7 +177,7 @@ def alive(pid: int) -> bool:
 
 
 def workers_of(pid: int) -> list[int]:
-    """Pids of the live worker processes that `pid` started."""
+    """Pids of the live workers and zygotes that `pid` started."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -183,7 +187,7 @@ def workers_of(pid: int) -> list[int]:
             command = (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == pid and b"omnistage.stages.worker" in command and alive(int(entry.name)):
+        if parent == pid and b"omnistage.stages." in command and alive(int(entry.name)):
             found.append(int(entry.name))
     return found
 

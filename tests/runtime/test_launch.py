@@ -12,23 +12,41 @@ import pytest
 
 from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
 from omnistage.connectors.memory import create_arena
-from omnistage.runtime.launch import Launched, launch_worker
-from omnistage.runtime.plan import plan_processes
+from omnistage.runtime.launch import Launched, executor, launch_worker, worker_environment
+from omnistage.runtime.plan import ProcessPlan, plan_processes
+from omnistage.runtime.zygote import ZygoteProcess
 from tests.runtime.harness import alive, eventually, stage
 
+TOLD = "tests.runtime.told"
 
-@pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Launched]:
-    """A process that runs `tests.runtime.told` in place of the worker."""
-    plan = plan_processes((stage(0, "counter", tmp_path, threads=3, env={"OWN": "yes", "MKL_NUM_THREADS": "1"}),))[0]
-    arena = create_arena(4096)
-    worker = launch_worker(
-        plan, 1, 4, address="ipc://@nowhere", identity="counter/1/4/t", arena=arena, module="tests.runtime.told"
-    )
+
+def process(folder: Path) -> ProcessPlan:
+    return plan_processes((stage(0, "counter", folder, threads=3, env={"OWN": "yes", "MKL_NUM_THREADS": "1"}),))[0]
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteProcess]:
+    plan = process(tmp_path_factory.mktemp("zygote"))
+    one = ZygoteProcess(worker_environment(plan), TOLD, [plan])
+    assert select.select([one.line], [], [], 20.0)[0]
+    one.pump()
+    assert one.ready is not None
+    yield one
+    one.end()
+    one.close()
+
+
+@pytest.fixture(params=["executed", "forked"])
+def launched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launched]:
+    """A process that runs `tests.runtime.told` in place of the worker, started in either way."""
+    plan, arena = process(tmp_path), create_arena(4096)
+    forks = request.param == "forked"
+    start = request.getfixturevalue("zygote").fork if forks else executor(plan, TOLD)
+    worker = launch_worker(plan, 1, 4, address="ipc://@nowhere", identity="counter/1/4/t", arena=arena, start=start)
     os.close(arena)
     yield worker
     worker.kill()
-    worker.wait()
+    worker.child.bury()
     worker.close()
 
 
@@ -53,6 +71,9 @@ def test_a_worker_gets_its_plan_its_descriptors_and_its_environment(launched: La
         "HOME": os.environ.get("HOME"),
     }
     assert told["session"] == launched.pid != os.getsid(0)
+    assert told["arguments"][0].endswith("told.py") and told["main"] == "__main__"
+    kept = {told["plan"]["life_line"], told["plan"]["arena"], 0, 1, 2}
+    assert set(told["descriptors"]) == kept, "a descriptor of the server or of the zygote has come along"
     assert not any(name.startswith("torch") or name == "__mp_main__" for name in told["modules"])
 
 
@@ -65,7 +86,7 @@ def test_the_life_line_carries_descriptors_and_tells_of_the_end(launched: Launch
     assert answer(launched) == {"header": {"owner": "a/0", "epoch": 1}, "nbytes": 8192}
     launched.life_line.close()
     assert select.select([launched.pidfd], [], [], 10.0)[0]
-    assert launched.wait() == 2
+    assert launched.child.bury() == 2
 
 
 def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
@@ -73,7 +94,7 @@ def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
     helper = answer(launched)["helper"]
     launched.kill()
     assert select.select([launched.pidfd], [], [], 10.0)[0]
-    assert launched.wait() == -signal.SIGKILL
+    assert launched.child.bury() == -signal.SIGKILL
     launched.kill()
     assert not alive(launched.pid) and eventually(lambda: not alive(helper))
 
@@ -81,7 +102,7 @@ def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
 def test_a_worker_that_is_gone_is_told_as_an_error_of_the_line(launched: Launched) -> None:
     """Fault: SIGPIPE, or silence."""
     launched.kill()
-    launched.wait()
+    launched.child.bury()
     with pytest.raises(BrokenPipeError):
         send_descriptor(launched.life_line, {"owner": "a/0", "epoch": 1})
     assert receive_descriptor(launched.life_line) is None

@@ -14,7 +14,7 @@ from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import PayloadRef
 from omnistage.runtime.plan import plan_processes
 from omnistage.runtime.status import StatusBoardState
-from omnistage.runtime.supervisor import DOUBT_S, StageRuntime, last_words
+from omnistage.runtime.supervisor import DOUBT_S, StageRuntime
 from omnistage.wire.channels import DriverChannel
 from omnistage.wire.messages import (
     Event,
@@ -182,20 +182,6 @@ def test_silence_is_doubted_before_it_is_believed(bench: Bench, monkeypatch: pyt
     assert bench.board["voice", 0].state == "ready"
     bench.supervisor.turn(late + DOUBT_S)
     assert bench.until(ReplicaDown).reason == "stage voice: has sent no heartbeat for 30 s"
-
-
-@pytest.mark.parametrize(
-    ("code", "line", "expected"),
-    [
-        (1, "ValueError: no", "exited with code 1: ValueError: no"),
-        (0, "", "exited with code 0"),
-        (-9, "", "killed by SIGKILL"),
-        (-11, "Fatal Python error", "killed by SIGSEGV: Fatal Python error"),
-    ],
-)
-def test_last_words(code: int, line: str, expected: str) -> None:
-    """Fault: "exit code -11"."""
-    assert last_words(code, line) == expected
 
 
 def test_a_reason_says_once_whose_it_is(tmp_path: Path) -> None:

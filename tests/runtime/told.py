@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from omnistage.connectors.descriptors import receive_descriptor
@@ -34,6 +35,9 @@ def main() -> None:
         arena_nbytes=os.fstat(plan.arena).st_size,
         environment={name: os.environ.get(name) for name in NAMES},
         session=os.getsid(0),
+        arguments=sys.argv,
+        main=__name__,
+        descriptors=[int(number) for number in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{number}").exists()],
         modules=list(sys.modules),
         helper=subprocess.Popen(["sleep", "60"]).pid,
     )

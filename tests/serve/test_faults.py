@@ -42,13 +42,9 @@ class Served:
     client: httpx.Client
 
     def workers(self) -> dict[str, int]:
-        """Process ids by stage: torch is loaded by the thinker alone."""
-        found = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                torch = "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text()
-                found["thinker" if torch else "speaker"] = int(pid)
-        return found
+        """Process ids by stage."""
+        workers = self.client.get("/debug/state").json()["workers"]
+        return {name.removesuffix("/0"): worker["process"]["pid"] for name, worker in workers.items()}
 
     def health(self) -> dict[str, Any]:
         body: dict[str, Any] = self.client.get("/health").json()
@@ -78,7 +74,7 @@ def _nothing() -> None: ...
 
 def started() -> Served:
     program = "from omnistage.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "serve", "demo", "--port", "0"]
+    command = [sys.executable, "-c", program, "serve", "demo", "--port", "0", "--debug"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     address = re.search(r"http://[\d.:]+", process.stderr.readline())

@@ -9,7 +9,7 @@ import pytest
 
 from omnistage.config.stage import DiffusionStageConfig, OutputEdge
 from omnistage.core.errors import ConfigError
-from omnistage.stages.build import build_engine, build_host, load_selects
+from omnistage.stages.build import build_engine, build_host, load_selects, modules_of
 from omnistage.stages.host import StageHost
 from tests.fakes import echo_config, request_of
 from tests.stages.fakes import TightConnector
@@ -34,6 +34,14 @@ def test_select_hooks_are_loaded_by_target() -> None:
     outputs = (OutputEdge(target=1, select="tests.fakes:request_of"), OutputEdge(target=2))
     selects: dict[int, object] = dict(load_selects(echo_config(outputs=outputs)))
     assert selects == {1: request_of}
+
+
+def test_the_modules_of_a_stage_are_those_of_its_hooks_and_of_its_kind() -> None:
+    """Fault: a module that every restart imports again, because nobody knew that it would be needed."""
+    outputs = (OutputEdge(target=1, select="picks.what:select"), OutputEdge(target=2))
+    config = echo_config(outputs=outputs, loader="loads.it:load", processor="reads.it:load")
+    kind = "omnistage.stages.generation.build"
+    assert modules_of(config) == [kind, "loads.it", "reads.it", "picks.what"]
 
 
 def test_a_generation_stage_without_torch_loads_none() -> None:

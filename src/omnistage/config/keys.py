@@ -144,6 +144,13 @@ _PIPELINE_KEYS = (
         (0,),
         "inputs are prepared in the entry stage in this version",
     ),
+    _pipeline(
+        "zygote",
+        Boolean(),
+        True,
+        "Keep a process that has imported what stages need, so that a worker that died is back at once; it costs their "
+        "libraries' memory once more (0.2 GB with torch).",
+    ),
     _pipeline("client_stall_s", _SECONDS, 30.0, "A caller that takes nothing for so long is cut off."),
     _pipeline(
         "client_window_nbytes",

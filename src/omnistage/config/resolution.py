@@ -25,6 +25,7 @@ class DeployConfig:
     inline: bool
     engine_process: bool
     processor_workers: int
+    zygote: bool
     client_stall_s: float
     client_window_nbytes: int
     arena_oversize_nbytes: int

@@ -90,11 +90,13 @@ def runtime_of(
     """The machine for this pipeline in the runtime that the deployment asks for; to be closed, even if never started.
     What the machine hears and says is recorded in the file `record_events`; `observer` hears of what flows."""
     config = OrchestratorConfig.of(resolution.stages, resolution.edges, limits_of(resolution.deploy))
-    plans = _process_plans(resolution)
+    plans, zygote = _process_plans(resolution), resolution.deploy.zygote
     if resolution.deploy.engine_process:
-        return RemoteDriver(config, plans, record_events_path=record_events, observer=observer)
-    kind = InlineRuntime if resolution.deploy.inline else Driver
-    return kind(Orchestrator(config), plans, record_events_path=record_events, observer=observer)
+        return RemoteDriver(config, plans, record_events_path=record_events, observer=observer, zygote=zygote)
+    machine = Orchestrator(config)
+    if resolution.deploy.inline:
+        return InlineRuntime(machine, plans, record_events_path=record_events, observer=observer)
+    return Driver(machine, plans, record_events_path=record_events, observer=observer, zygote=zygote)
 
 
 def limits_of(deploy: DeployConfig) -> Limits:

@@ -36,7 +36,8 @@ from omnistage.wire.worker import FromWorker, StepReport
 
 
 class Driver(RuntimeLoop):
-    """`processes` as `runtime.plan.plan_processes` groups the stages that `machine` was configured with."""
+    """`processes` as `runtime.plan.plan_processes` groups the stages that `machine` was configured with. With `zygote` a process
+    is kept that restarts of workers fork from (runtime.zygote)."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Driver(RuntimeLoop):
         record_events_path: Path | None = None,
         observer: FlowObserver | None = None,
         worker_module: str = WORKER_MODULE,
+        zygote: bool = False,
     ) -> None:
         super().__init__(machine, processes, record_events_path=record_events_path, observer=observer)
         self._channel = DriverChannel()
@@ -57,6 +59,7 @@ class Driver(RuntimeLoop):
             drain=self._drain,
             board=self._board,
             worker_module=worker_module,
+            zygote=zygote,
         )
 
     # ---- hooks of the loop ----
@@ -82,7 +85,7 @@ class Driver(RuntimeLoop):
         return self._supervisor.arenas.read(ref)
 
     def _holdings(self) -> dict[str, Any]:
-        return self._supervisor.arenas.holdings()
+        return {**self._supervisor.arenas.holdings(), "zygote": {"pid": self._supervisor.zygote.pid}}
 
     def _turn(self, now: float) -> None:
         self._supervisor.turn(now)

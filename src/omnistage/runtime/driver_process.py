@@ -54,6 +54,7 @@ class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
     record_events: str | None = None
     observed: bool = False
     worker_module: str = WORKER_MODULE
+    zygote: bool = False
     log_level: str = "info"
     heartbeat_s: float = 1.0
 

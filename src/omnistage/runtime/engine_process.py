@@ -133,6 +133,7 @@ class EngineProcess(Driver):
             record_events_path=None if plan.record_events is None else Path(plan.record_events),
             observer=self._outgoing if plan.observed else None,
             worker_module=plan.worker_module,
+            zygote=plan.zygote,
         )
         self._heartbeat_s = plan.heartbeat_s
         self._stream = FrameStream(channel)
@@ -242,18 +243,15 @@ class EngineProcess(Driver):
             self._outgoing.say(DriverBeat())
 
     def _hand_over(self, pid: int) -> None:
-        """The pidfd of a worker, so that the server can end it after this process; it is not reaped, so it is surely this one."""
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
+        """The pidfd of a worker, so that the server can end it after this process."""
+        pidfd = self._supervisor.pidfd_of(pid)
+        if pidfd is None:
             return
         try:
             if not offer_descriptor(self._life_line, {"pid": pid}, pidfd):
                 logger.warning("the server does not take the pidfd of worker %d", pid)
         except OSError:  # the server is gone, which the channel tells
             logger.debug("no server takes the pidfd of worker %d", pid)
-        finally:
-            os.close(pidfd)
 
 
 def _as_shown(replica: ReplicaStatus) -> ReplicaShown:

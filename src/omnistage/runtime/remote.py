@@ -50,7 +50,7 @@ from omnistage.runtime.loop import STOP_GRACE_S
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.remote_state import RemoteState
 from omnistage.runtime.status import StatusBoardState
-from omnistage.runtime.supervisor import last_words
+from omnistage.runtime.workers import last_words
 from omnistage.wire.engine import Inspect, ToDriver, pack_for_driver, unpack_from_driver
 from omnistage.wire.messages import AbortRequested, Arrived, ClientTook, ControlCalled, ShutdownRequested
 from omnistage.wire.stream import Buffer
@@ -78,6 +78,7 @@ class RemoteDriver:
         record_events_path: Path | None = None,
         observer: FlowObserver | None = None,
         worker_module: str = WORKER_MODULE,
+        zygote: bool = False,
         driver_module: str = DRIVER_MODULE,
     ) -> None:
         if record_events_path is not None:
@@ -88,6 +89,7 @@ class RemoteDriver:
             record_events=None if record_events_path is None else str(record_events_path.absolute()),
             observed=observer is not None,
             worker_module=worker_module,
+            zygote=zygote,
         )
         self._module = driver_module
         self._board = StatusBoardState(processes)

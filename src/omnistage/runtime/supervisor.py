@@ -11,13 +11,10 @@ import logging
 import math
 import secrets
 import selectors
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 
-from omnistage.config.stage import StageConfig
 from omnistage.core.errors import (
     BrokenCheckpointError,
     ConfigError,
@@ -29,10 +26,12 @@ from omnistage.core.errors import (
 from omnistage.core.payload import PayloadRef
 from omnistage.runtime.arenas import ArenaCache
 from omnistage.runtime.handover import HandOver, Incarnation
-from omnistage.runtime.launch import WORKER_MODULE, Launched, launch_worker
+from omnistage.runtime.launch import WORKER_MODULE, Launched, Starter, executor, launch_worker
 from omnistage.runtime.output import WorkerOutput
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import Key, StatusBoardState
+from omnistage.runtime.workers import WorkerState, gauges_of, last_words, step_limit_s, told_of
+from omnistage.runtime.zygote import ZygoteState
 from omnistage.wire.channels import DriverChannel
 from omnistage.wire.messages import Event, Feed, ReplicaDown, ReplicaUp
 from omnistage.wire.worker import (
@@ -67,44 +66,6 @@ HOPELESS = frozenset(
 """Why a stage cannot be loaded now or later: starting it again would only say it again."""
 
 
-@dataclass(slots=True)
-class WorkerState:
-    """One running worker. `reason`: why it is being ended, if this side knows; it goes before what the worker said last.
-    At `kill_at` it is killed because of `overdue`."""
-
-    plan: ProcessPlan
-    replica: int
-    epoch: int
-    identity: str
-    launched: Launched
-    output: WorkerOutput
-    start_by: float
-    kill_at: float = math.inf
-    overdue: str = ""
-    heard_by: float = math.inf
-    doubted: bool = False
-    ready: bool = False
-    stopping: bool = False
-    reason: str = ""
-    fractions: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def key(self) -> Key:
-        return self.plan.name, self.replica
-
-    @property
-    def owner(self) -> str:
-        return f"{self.plan.name}/{self.replica}"
-
-    @property
-    def deadline(self) -> float:
-        return min(self.kill_at, self.heard_by, math.inf if self.ready else self.start_by)
-
-    @property
-    def progress(self) -> float:
-        return sum(self.fractions.values()) / len(self.plan.stages)
-
-
 class StageRuntime:
     """The replicas of all processes. `post` takes the events; `drain` reads what workers have sent so far."""
 
@@ -118,6 +79,7 @@ class StageRuntime:
         drain: Callable[[], None],
         board: StatusBoardState,
         worker_module: str = WORKER_MODULE,
+        zygote: bool = False,
     ) -> None:
         self._processes = {process.name: process for process in processes}
         self._selector = selector
@@ -132,6 +94,7 @@ class StageRuntime:
         self._workers: dict[Key, WorkerState] = {}
         self._starts: Counter[Key] = Counter()
         self._hopeless: dict[Key, str] = {}
+        self.zygote = ZygoteState(processes, selector, worker_module, enabled=zygote)
         self.arenas = ArenaCache()
         self._handover = HandOver(self.arenas, self._takes_no_descriptors)
 
@@ -197,16 +160,22 @@ class StageRuntime:
         process, replica, epoch, token = identity.rsplit("/", 3)
         return (process, int(replica), int(epoch)) if token == self._token else None
 
+    def pidfd_of(self, pid: int) -> int | None:
+        """Of a worker that is running or not buried yet; the descriptor stays here."""
+        running = (worker.launched for worker in self._workers.values())
+        return next((launched.pidfd for launched in running if launched.pid == pid), None)
+
     @property
     def running(self) -> bool:
         return bool(self._workers)
 
     @property
     def deadline(self) -> float:
-        return min((worker.deadline for worker in self._workers.values()), default=math.inf)
+        return min([self.zygote.deadline, *(worker.deadline for worker in self._workers.values())])
 
     def turn(self, now: float) -> None:
         """Kills what is overdue."""
+        self.zygote.turn(now)
         for worker in list(self._workers.values()):
             if now < worker.deadline:
                 continue
@@ -225,6 +194,7 @@ class StageRuntime:
             worker.launched.kill()
         for worker in list(self._workers.values()):
             self._bury(worker)
+        self.zygote.close()
         self.arenas.close()
 
     # ---- what workers say ----
@@ -245,7 +215,7 @@ class StageRuntime:
             case LoadFailed():
                 worker.reason = message.error.message
                 if message.error.code in HOPELESS:
-                    self._hopeless[worker.key] = _of(worker.plan, worker.reason)
+                    self._hopeless[worker.key] = told_of(worker.plan, worker.reason)
                 self._kill_later(worker, STOP_GRACE_S, worker.reason)
             case Heartbeat():
                 self._beat(worker, message)
@@ -257,6 +227,7 @@ class StageRuntime:
         worker.heard_by = time.monotonic() + SILENCE_S
         note = "; ".join(message.notes.values())
         self._board.set(worker.key, state="ready", note=note, progress=1.0)
+        self._tell_zygote()
         process, replica = worker.key
         self._post(
             ReplicaUp(
@@ -268,34 +239,20 @@ class StageRuntime:
         if worker.ready:
             worker.doubted, worker.heard_by = False, time.monotonic() + SILENCE_S
         for stage in worker.plan.stages:
-            limit_s = _step_limit_s(stage, message.first_step_done)
+            limit_s = step_limit_s(stage, message.first_step_done)
             age_s = message.step_age_s.get(stage.stage_id, 0.0)
             if age_s > limit_s:
                 self._kill(
                     worker, f"a step of {stage.model_stage} has been running for {age_s:.1f} s (limit {limit_s:g} s)"
                 )
-        self._board.show_gauges(worker.key, _gauges(worker.plan, message))
+        self._board.show_gauges(worker.key, gauges_of(worker.plan, message))
 
     # ---- life and death ----
 
     def _launch(self, plan: ProcessPlan, replica: int, epoch: int) -> WorkerState:
         owner = f"{plan.name}/{replica}"
         identity = f"{owner}/{epoch}/{self._token}"
-        arena = self.arenas.create(plan.name, owner, epoch, plan.arena_nbytes)
-        try:
-            launched = launch_worker(
-                plan,
-                replica,
-                epoch,
-                address=self._address,
-                identity=identity,
-                arena=arena,
-                token=self._tcp_token,
-                module=self._worker_module,
-            )
-        except OSError:
-            self.arenas.died(owner, epoch)
-            raise
+        launched, arena = self._launched(plan, replica, epoch, identity)
         worker = WorkerState(
             plan=plan,
             replica=replica,
@@ -310,7 +267,43 @@ class StageRuntime:
         self._selector.register(launched.pidfd, selectors.EVENT_READ, lambda: self._died(worker))
         self._selector.register(launched.output, selectors.EVENT_READ, lambda: self._pump(worker))
         self._handover.join(plan, (owner, epoch), launched.life_line, arena)
+        self._tell_zygote()
         return worker
+
+    def _launched(self, plan: ProcessPlan, replica: int, epoch: int, identity: str) -> tuple[Launched, int]:
+        """The process and its arena: by a fork of the zygote, or else by exec, with an arena that no one else has seen."""
+        fork = self.zygote.starter(plan)
+        if fork is not None:
+            try:
+                return self._launched_by(fork, plan, replica, epoch, identity)
+            except OSError as error:
+                logger.warning("%s: cannot be forked (%s), is started by exec", plan.title, error)
+        return self._launched_by(executor(plan, self._worker_module), plan, replica, epoch, identity)
+
+    def _launched_by(
+        self, start: Starter, plan: ProcessPlan, replica: int, epoch: int, identity: str
+    ) -> tuple[Launched, int]:
+        owner = f"{plan.name}/{replica}"
+        arena = self.arenas.create(plan.name, owner, epoch, plan.arena_nbytes)
+        try:
+            launched = launch_worker(
+                plan,
+                replica,
+                epoch,
+                address=self._address,
+                identity=identity,
+                arena=arena,
+                token=self._tcp_token,
+                start=start,
+            )
+        except OSError:
+            self.arenas.died(owner, epoch)
+            raise
+        return launched, arena
+
+    def _tell_zygote(self) -> None:
+        running = self._workers.values()
+        self.zygote.saw(all_ready=bool(running) and all(worker.ready for worker in running))
 
     def _takes_no_descriptors(self, incarnation: Incarnation, why: str) -> None:
         process, _, replica = incarnation[0].rpartition("/")
@@ -338,13 +331,14 @@ class StageRuntime:
     def _died(self, worker: WorkerState) -> None:
         self._drain()
         code = self._bury(worker)
-        reason = _of(worker.plan, worker.reason or last_words(code, worker.output.last_line))
+        reason = told_of(worker.plan, worker.reason or last_words(code, worker.output.last_line))
         logger.log(logging.INFO if worker.stopping else logging.WARNING, "%s", reason)
+        self._tell_zygote()
         self._say_down(worker.plan.name, worker.replica, worker.epoch, reason)
 
-    def _bury(self, worker: WorkerState) -> int:
-        """Reaps a dead worker and closes everything that led to it; its exit code."""
-        code = worker.launched.wait()
+    def _bury(self, worker: WorkerState) -> int | None:
+        """Reaps a dead worker and closes everything that led to it; its exit code, if anybody knows."""
+        code = worker.launched.child.bury()
         self._handover.leave((worker.owner, worker.epoch))
         worker.output.finish()
         for descriptor in (worker.launched.pidfd, worker.launched.output):
@@ -363,25 +357,3 @@ class StageRuntime:
     def _find(self, process: str, replica: int, epoch: int) -> WorkerState | None:
         worker = self._workers.get((process, replica))
         return worker if worker is not None and worker.epoch == epoch else None
-
-
-def _of(plan: ProcessPlan, reason: str) -> str:
-    """`reason` with whose it is, unless it says so itself, as a stage's errors of configuration do."""
-    return reason if reason.startswith(f"{plan.title}: ") else f"{plan.title}: {reason}"
-
-
-def last_words(code: int, last_line: str) -> str:
-    """Why a worker ended, as far as its exit code and its last line of output tell."""
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    return f"{how}: {last_line}" if last_line else how
-
-
-def _gauges(plan: ProcessPlan, message: Heartbeat) -> dict[str, dict[str, float]]:
-    """By stage name. The arena is the process's; it stands with its first stage, so that sums over stages are right."""
-    gauges = {stage.model_stage: dict(message.gauges.get(stage.stage_id, {})) for stage in plan.stages}
-    gauges[plan.stages[0].model_stage]["arena_used_nbytes"] = message.arena_used_nbytes
-    return gauges
-
-
-def _step_limit_s(stage: StageConfig, first_step_done: Mapping[int, bool]) -> float:
-    return stage.step_timeout_s if first_step_done.get(stage.stage_id) else stage.first_step_timeout_s

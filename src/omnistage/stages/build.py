@@ -43,6 +43,13 @@ def load_selects(config: StageConfig) -> dict[int, Select]:
     return selects
 
 
+def modules_of(config: StageConfig) -> list[str]:
+    """Every module that this one imports for the stage; a loader may import more."""
+    hooks = (_BUILDERS.get(type(config)), config.loader, config.processor, config.bridge)
+    selects = (edge.select for edge in config.outputs)
+    return [hook.partition(":")[0] for hook in (*hooks, *selects) if hook is not None]
+
+
 def build_host(config: StageConfig, connectors: Connectors) -> StageHost:
     """A stage ready to be driven from one thread."""
     selects = load_selects(config)
