@@ -114,8 +114,25 @@ def test_resolving_gives_the_object() -> None:
 
 
 @pytest.mark.parametrize(
+    ("imported", "package", "installed"),
+    [("nobody_has_this.inner", "nobody_has_this", "nobody_has_this"), ("PIL", "PIL", "pillow")],
+)
+def test_a_package_that_is_not_installed_is_named_with_how_to_install_it(
+    imported: str, package: str, installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: "No module named PIL", and nobody knows what to install."""
+    (tmp_path / f"needs_{package}.py").write_text(f"import {imported}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    reason = f"hook 'needs_{package}:load' needs the package '{package}', which is not installed"
+    with pytest.raises(ConfigError, match=f"{reason}; to install it: pip install {installed}$"):
+        resolve_hook(f"needs_{package}:load")
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
+        ("tests.config.not_there:load", "does not resolve: No module named"),
         ("bad", "malformed hook 'bad'"),
         ("hooked_absent:a", "No module named"),
         ("tests.config.samples:gone", "is not in"),

@@ -18,6 +18,7 @@ from omnistage.modeling.checkpoint import (
     read_json,
     weight_files,
 )
+from omnistage.modeling.progress import listening
 
 
 def expect_broken(*words: object) -> pytest.RaisesExc[BrokenCheckpointError]:
@@ -79,6 +80,19 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).write_bytes(whole[:-50])
     with expect_broken(tmp_path / WEIGHTS, "safetensors"):
         WeightsReader(tmp_path, torch.float32)
+
+
+def test_reading_tells_how_much_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a start of minutes that shows 0 %, or bytes of tensors that are joined count twice or not at all."""
+    monkeypatch.setattr("omnistage.modeling.progress.LEAST_PAUSE_S", 0.0)
+    tensors = {name: torch.ones(1000, 100, dtype=torch.bfloat16) for name in ("x", "y", "z")}
+    save_file(tensors, tmp_path / WEIGHTS)
+    told: list[float] = []
+    with listening(lambda fraction, note: told.append(fraction)):
+        reader = WeightsReader(tmp_path, torch.float32)
+        reader.read("x", [1000, 100])
+        reader.read_joined({"y": [1000, 100], "z": [1000, 100]})
+    assert told == pytest.approx([1 / 3, 2 / 3, 0.99], abs=0.01)
 
 
 def test_tensors_are_checked_converted_and_joined(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.modeling.progress import tell_bytes
 from omnistage.modeling.protocols import StageInput
 
 
@@ -55,6 +56,20 @@ def load(config: Any) -> Maker:
 
 def load_broken(config: Any) -> Maker:
     raise BrokenCheckpointError(f"no weights in {config.model_path}")
+
+
+def load_together(config: Any) -> Maker:
+    """Waits until as many stages load as `together` says and the file `go` is there, and tells then what it has read."""
+    folder, deadline = Path(config.model_path), time.monotonic() + 10.0
+    (folder / f"loads-{config.model_stage}").touch()
+    while len(list(folder.glob("loads-*"))) < config.extras["together"]:
+        assert time.monotonic() < deadline, "the others do not load"
+        time.sleep(0.02)
+    tell_bytes(3 * 10**7, 10**8)
+    while not (folder / "go").exists():
+        assert time.monotonic() < deadline + 10.0
+        time.sleep(0.02)
+    return Maker(config)
 
 
 def load_crashing(config: Any) -> Maker:

@@ -143,15 +143,6 @@ def test_a_worker_that_does_not_come_up_says_why(tmp_path: Path, loader: str, re
     assert not workers_of(os.getpid())
 
 
-def test_three_deaths_in_a_minute_keep_a_stage_down(tmp_path: Path) -> None:
-    """Fault: a stage that is restarted for ever, with callers that wait for it for ever."""
-    runtime = begun(*two_stages(tmp_path, loader="tests.runtime.family:load_crashing"), restart_first_s=0.1)
-    status = runtime.wait_ready(15.0)
-    assert status.stages["voice"] == "down"
-    assert [replica.restarts for replica in status.replicas if replica.process == "voice"] == [2]
-    runtime.close(0.0)
-
-
 def test_when_traffic_stops_nothing_is_held(tmp_path: Path) -> None:
     """Fault: an abort or a death in the middle of a diamond leaves a slot, a credit or a piece of an arena taken."""
     runtime = started(

@@ -1,6 +1,7 @@
 """A server's life as a process: what is imported, the port, signals. Stages are not needed for any of it."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -184,7 +185,7 @@ def test_an_engine_that_fails_ends_it_with_the_reason() -> None:
     assert "the engine has stopped: the runtime has failed: ValueError: no such state" in said
 
 
-def test_a_busy_port_is_told_before_anything_loads() -> None:
+def test_a_busy_port_is_told_before_anything_loads(tmp_path: Path) -> None:
     """Fault: a long start that ends in a traceback because the port is taken."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -192,6 +193,17 @@ def test_a_busy_port_is_told_before_anything_loads() -> None:
         port = holder.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port: {port} is not accepted; accepted: a free port"):
             bound_socket("127.0.0.1", port)
+        began = time.monotonic()
+        program = "from omnistage.cli.main import main; main()"
+        command = [sys.executable, "-c", program, "serve", "demo", "--port", str(port)]
+        nothing = {
+            **os.environ,
+            "OMNISTAGE_CACHE": str(tmp_path),
+        }  # weights would be missed, if anybody looked for them
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, env=nothing, check=False)
+        assert result.returncode != 0 and time.monotonic() - began < 5.0
+        [line] = result.stderr.splitlines()
+        assert f"port: {port} is not accepted; accepted: a free port" in line
     with pytest.raises(ConfigError, match=r"host: '203\.0\.113\.1'"):
         bound_socket("203.0.113.1", 0)
     with pytest.raises(ConfigError, match="port: 70000"):

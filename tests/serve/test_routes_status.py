@@ -25,14 +25,20 @@ async def test_health_says_why() -> None:
 
     class Troubled(FakeRuntime):
         def status(self) -> RuntimeStatus:
-            down = ReplicaStatus("speaker", 0, "restarting", "the worker died", restarts=2)
+            down = ReplicaStatus("speaker", 0, "restarting", "91 of 269 MB of weights", 0.338, restarts=2)
             return RuntimeStatus("degraded", {"speaker": "restarting"}, (down, ReplicaStatus("thinker", 0, "ready")))
 
     async with client_of(serving_of(Troubled())) as client:
         health = (await client.get("/health")).json()
         metrics = (await client.get("/metrics")).text
     assert health["replicas"] == [
-        {"process": "speaker", "replica": 0, "state": "restarting", "note": "the worker died"}
+        {
+            "process": "speaker",
+            "replica": 0,
+            "state": "restarting",
+            "progress": 0.34,
+            "note": "91 of 269 MB of weights",
+        }
     ]
     assert "omnistage_restarts 2.0" in metrics
     assert 'omnistage_stage_ready{stage="speaker"} 0.0' in metrics

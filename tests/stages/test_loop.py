@@ -25,10 +25,14 @@ class Owner:
 
     def __init__(self) -> None:
         self.events: list[WorkerEvent] = []
+        self.progress: list[tuple[int, float, str]] = []
         self.loads: list[tuple[int, float]] = []
         self.load_errors: list[Exception] = []
         self.ends: list[BaseException | None] = []
         self._changed = threading.Condition()
+
+    def loading(self, stage_id: int, fraction: float, note: str) -> None:
+        self._say(lambda: self.progress.append((stage_id, fraction, note)))
 
     def loaded(self, stage_id: int, took_s: float) -> None:
         self._say(lambda: self.loads.append((stage_id, took_s)))

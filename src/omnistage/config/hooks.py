@@ -19,6 +19,8 @@ from pathlib import Path
 from omnistage.core.errors import ConfigError, did_you_mean
 
 _HOOK = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_INSTALLED_AS = {"PIL": "pillow", "cv2": "opencv-python", "yaml": "PyYAML", "zmq": "pyzmq"}
+"""Packages that are imported under another name than they are installed by."""
 ACCEPTED = '"package.module:attribute"'
 
 
@@ -51,6 +53,8 @@ def resolve_hook(name: str) -> object:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(_absence(name, error)) from error
     except ImportError as error:
         raise ConfigError(f"hook {name!r} does not resolve: {error}") from error
     try:
@@ -58,6 +62,17 @@ def resolve_hook(name: str) -> object:
     except AttributeError:
         raise ConfigError(f"hook {name!r} does not resolve: {attribute!r} is not in {module_name}") from None
     return found
+
+
+def _absence(name: str, error: ModuleNotFoundError) -> str:
+    """A module of the hook's own that is absent is a wrong name; another's package is one to install."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", name.partition(".")[0].partition(":")[0]):
+        return f"hook {name!r} does not resolve: {error}"
+    return (
+        f"hook {name!r} needs the package {package!r}, which is not installed; "
+        f"to install it: pip install {_INSTALLED_AS.get(package, package)}"
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.progress import tell_bytes
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -67,13 +68,16 @@ def _names(reader: Any) -> list[str]:
 
 
 class WeightsReader:
-    """The tensors of a folder by name; the files stay mapped as long as it lives."""
+    """The tensors of a folder by name; the files stay mapped as long as it lives. Tells how much has been read."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._folder = folder
         self._readers: dict[str, Any] = {}
+        self._read_nbytes = 0
+        self._total_nbytes = 0
         for path in weight_files(folder):
+            self._total_nbytes += path.stat().st_size
             try:
                 reader = safe_open(str(path), framework="pt")
             except (OSError, SafetensorError) as error:
@@ -85,7 +89,10 @@ class WeightsReader:
 
     def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """The tensor `name` in this reader's dtype; it must have `shape`."""
-        return self._stored(name, shape).to(self._dtype)
+        stored = self._stored(name, shape)
+        converted = stored.to(self._dtype)
+        self._took(stored)
+        return converted
 
     def read_joined(self, shapes: Mapping[str, Sequence[int]]) -> torch.Tensor:
         """Several tensors as one along the first axis, each converted straight into its place."""
@@ -94,9 +101,16 @@ class WeightsReader:
         joined = torch.empty((rows, *rest), dtype=self._dtype)
         start = 0
         for name, shape in shapes.items():
-            joined[start : start + shape[0]] = self._stored(name, shape)
+            stored = self._stored(name, shape)
+            joined[start : start + shape[0]] = stored
             start += shape[0]
+            self._took(stored)
         return joined
+
+    def _took(self, stored: torch.Tensor) -> None:
+        """After it was copied: reading a mapped file begins with the copy."""
+        self._read_nbytes += stored.nbytes
+        tell_bytes(self._read_nbytes, self._total_nbytes)
 
     def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         if name not in self._readers:

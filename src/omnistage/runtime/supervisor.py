@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 STOP_GRACE_S = 4.0
 """How long a worker has to end after Shutdown."""
 
+TELL_EVERY_S = 2.0
+"""How often the log says how far a worker's loading is."""
+
 MUTE_GRACE_S = 1.0
 """A worker that cannot be reached may just have died, which its pidfd tells a moment later; after this it is killed."""
 
@@ -208,8 +211,7 @@ class StageRuntime:
             case Hello():
                 self._board.set(worker.key, note="loading")
             case LoadProgress():
-                worker.fractions[message.stage_id] = message.fraction
-                self._board.set(worker.key, note=message.note, progress=worker.progress)
+                self._load_on(worker, message)
             case Ready():
                 self._ready(worker, message)
             case LoadFailed():
@@ -222,10 +224,21 @@ class StageRuntime:
             case StepReport():
                 raise AssertionError("step reports go to the machine")
 
+    def _load_on(self, worker: WorkerState, message: LoadProgress) -> None:
+        worker.fractions[message.stage_id] = message.fraction
+        names = {stage.stage_id: f"{stage.model_stage}: " for stage in worker.plan.stages}
+        note = message.note if len(names) == 1 else names[message.stage_id] + message.note
+        self._board.set(worker.key, note=note, progress=worker.progress)
+        now = time.monotonic()
+        if 0 < message.fraction < 1 and now >= worker.tell_at:
+            worker.tell_at = now + TELL_EVERY_S
+            logger.info("%s: %d%% loaded, %s", worker.plan.title, 100 * worker.progress, note)
+
     def _ready(self, worker: WorkerState, message: Ready) -> None:
         worker.ready = True
         worker.heard_by = time.monotonic() + SILENCE_S
         note = "; ".join(message.notes.values())
+        logger.info("%s: ready, %s", worker.plan.title, note)
         self._board.set(worker.key, state="ready", note=note, progress=1.0)
         self._tell_zygote()
         process, replica = worker.key

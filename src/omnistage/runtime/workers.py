@@ -18,7 +18,7 @@ from omnistage.wire.worker import Heartbeat
 @dataclass(slots=True)
 class WorkerState:
     """One running worker. `reason`: why it is being ended, if this side knows; it goes before what the worker said last.
-    At `kill_at` it is killed because of `overdue`."""
+    At `kill_at` it is killed because of `overdue`; the log says no more of its loading before `tell_at`."""
 
     plan: ProcessPlan
     replica: int
@@ -30,6 +30,7 @@ class WorkerState:
     kill_at: float = math.inf
     overdue: str = ""
     heard_by: float = math.inf
+    tell_at: float = 0.0
     doubted: bool = False
     ready: bool = False
     stopping: bool = False

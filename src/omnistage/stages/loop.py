@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from omnistage.modeling.progress import listening
 from omnistage.stages.host import Mail, StageHost
 from omnistage.wire.messages import WorkerEvent
 
@@ -23,6 +24,8 @@ IDLE_WAIT_S = 10.0
 
 class LoopOwner(Protocol):
     """Who hears of a loop, always in its step thread."""
+
+    def loading(self, stage_id: int, fraction: float, note: str) -> None: ...
 
     def loaded(self, stage_id: int, took_s: float) -> None: ...
 
@@ -126,7 +129,8 @@ class StageLoop:
         with self._build_lock:
             began_s = self._clock()
             try:
-                self._host = self._build()
+                with listening(lambda fraction, note: self._owner.loading(self.stage_id, fraction, note)):
+                    self._host = self._build()
             except Exception as error:  # noqa: BLE001 - whatever a model's loader raises is why this stage cannot start
                 self._owner.load_failed(self.stage_id, error)
                 return None

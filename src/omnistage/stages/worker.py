@@ -136,9 +136,12 @@ class Worker:
 
     # ---- step threads (LoopOwner) ------------------------------------------------------------------------------------
 
+    def loading(self, stage_id: int, fraction: float, note: str) -> None:
+        self._send(LoadProgress(stage_id=stage_id, fraction=fraction, note=note))
+
     def loaded(self, stage_id: int, took_s: float) -> None:
         note = f"loaded in {took_s:.1f} s"
-        self._send(LoadProgress(stage_id=stage_id, fraction=1.0, note=note))
+        self.loading(stage_id, 1.0, note)
         with self._lock:
             self._load_notes[stage_id] = note
             complete = len(self._load_notes) == len(self._loops)
@@ -174,7 +177,7 @@ class Worker:
         plan = self._plan
         self._send(Hello(process=plan.process, replica=plan.replica, epoch=plan.epoch, pid=os.getpid()))
         for stage_id, loop in self._loops.items():
-            self._send(LoadProgress(stage_id=stage_id, fraction=0.0, note="loading"))
+            self.loading(stage_id, 0.0, "loading")
             loop.start()
         self._life_line.setblocking(False)
         with selectors.DefaultSelector() as selector:

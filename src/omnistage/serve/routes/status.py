@@ -39,7 +39,13 @@ def router(serving: Serving) -> APIRouter:
 def health_object(status: RuntimeStatus) -> dict[str, Any]:
     """The state of everything; what is wrong with the whole, and of replicas that are not ready why, and how far they are."""
     troubled = [
-        {"process": replica.process, "replica": replica.replica, "state": replica.state, "note": replica.note}
+        {
+            "process": replica.process,
+            "replica": replica.replica,
+            "state": replica.state,
+            "progress": round(replica.progress, 2),
+            "note": replica.note,
+        }
         for replica in status.replicas
         if replica.state != "ready"
     ]
