@@ -59,6 +59,7 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
     try:
         server.wait_ready(120.0)
         asyncio.run(all_of(server.port, [_asked(Random(1), index) for index in range(4)], together=2, model="demo"))
+        server.wait_for_zygote()
         held_before = server.debug_state()
         answers, sizes = Answers(), [_server_nbytes(server)]
         for wave in range(4):

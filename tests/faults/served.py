@@ -1,9 +1,9 @@
 """`omnistage serve` with the pipeline of faults in the registry, faulty channels, and GET /replicas: who runs where.
 
-Everything else is the server's own; one thing may be asked for: with OMNISTAGE_FAULTS_MORTAL=1 a stage may die as often as it
-likes and comes back within a second, however often it has died. Waves of violent faults kill a stage more often in a minute than
-a server bears (the scene `strikes` is about that), and there is nothing to see while all wait for a stage that is down. Started
-as `python -m tests.faults.served serve faults --port N ...`.
+Restarts become forks half a second after all is ready. Everything else is the server's own; one thing may be asked for: with
+OMNISTAGE_FAULTS_MORTAL=1 a stage may die as often as it likes and comes back within a second, however often it has died. Waves of
+violent faults kill a stage more often in a minute than a server bears (the scene `strikes` is about that), and there is nothing to
+see while all wait for a stage that is down. Started as `python -m tests.faults.served serve faults --port N ...`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from omnistage.cli.main import main
 from omnistage.engine import compose
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.models.registry import REGISTRY
+from omnistage.runtime import zygote
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.remote import RemoteDriver
 from omnistage.serve import boot
@@ -52,6 +53,7 @@ class Looking:
 
 
 if __name__ == "__main__":
+    zygote.QUIET_S = 0.5
     REGISTRY["faults"] = "tests.faults.family:PIPELINE"
     if os.environ.get("OMNISTAGE_FAULTS_MORTAL") == "1":
         deployed = compose.limits_of

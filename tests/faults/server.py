@@ -117,12 +117,8 @@ class ServerProcess:
         return found
 
     def wait_for_zygote(self) -> bool:
-        """Until restarts are forks; for a server with --debug."""
-
-        def found() -> object:
-            return self.debug_state().get("server", {}).get("runtime", {}).get("zygote", {}).get("pid")
-
-        return eventually(found, START_S)
+        """Until restarts are forks."""
+        return eventually(lambda: self.other_pid("zygote"), START_S)
 
     def worker_pid(self, stage: str) -> int | None:
         """Of the process that is named like the stage; None while there is none that is ready."""

@@ -91,7 +91,10 @@ def test_a_stage_that_dies_at_every_start_stays_down_and_the_others_serve(
 
 def test_a_package_that_is_missing_is_named_before_weights_load(tmp_path: Path, begin: Callable[..., Driver]) -> None:
     """Fault: minutes of loading, and then "No module named"; or three starts of what no start can mend."""
-    hooks: dict[str, Any] = {"loader": "tests.runtime.family:load_crashing_later", "processor": "tests.runtime.needy:load"}
+    hooks: dict[str, Any] = {
+        "loader": "tests.runtime.family:load_crashing_later",
+        "processor": "tests.runtime.needy:load",
+    }
     runtime = begin(stage(0, "counter", tmp_path, **hooks))
     [counter] = runtime.wait_ready(15.0).replicas
     assert (counter.state, counter.restarts) == ("down", 0)

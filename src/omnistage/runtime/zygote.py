@@ -290,4 +290,4 @@ class ZygoteState:
 def shared_environment(processes: Sequence[ProcessPlan]) -> dict[str, str]:
     """What most of the processes' workers have; that of the first of those which equally many have."""
     environments = [worker_environment(process) for process in processes]
-    return max(environments, key=environments.count)
+    return max(environments, key=environments.count, default={})
