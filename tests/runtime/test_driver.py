@@ -111,12 +111,14 @@ def test_a_step_that_hangs_is_killed_and_its_request_told(tmp_path: Path) -> Non
 
 
 def test_a_stopped_worker_that_says_nothing_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault: a worker that is alive and deaf is taken for a healthy one."""
-    monkeypatch.setattr("omnistage.runtime.supervisor.SILENCE_S", 2.0)
-    monkeypatch.setattr("omnistage.runtime.supervisor.DOUBT_S", 0.5)
+    """Fault: a worker that is alive and deaf is taken for a healthy one, by health or for ever."""
+    monkeypatch.setattr("omnistage.runtime.supervisor.SILENCE_S", 1.5)
+    monkeypatch.setattr("omnistage.runtime.supervisor.DOUBT_S", 1.0)
     runtime = started(stage(0, "counter", tmp_path), restart_first_s=0.1)
     pid = pids(runtime)["counter"]
     os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: runtime.status().stages == {"counter": "silent"})
+    assert runtime.status().state == "degraded" and alive(pid)
     assert eventually(lambda: not alive(pid), 10.0)
     assert eventually(lambda: runtime.status().state == "ready")
     runtime.close(0.0)
@@ -374,8 +376,11 @@ def test_a_fault_of_the_machine_is_told_to_every_caller(tmp_path: Path) -> None:
     faulty._state = None
     closed = caller.end(5.0)
     assert closed.outcome == "failed" and closed.error is not None and closed.error.code == "internal"
-    assert "the runtime has failed" in closed.error.message
-    assert eventually(lambda: runtime.status().state == "stopped")
+    assert "the runtime has failed: AttributeError: " in closed.error.message
+    status = runtime.wait_stopped(5.0)
+    assert (status.state, status.reason) == ("stopped", closed.error.message)
+    late = Caller(runtime, request("late")).end(1.0)
+    assert late.error is not None and (late.error.code, late.error.message) == ("closed", closed.error.message)
     assert not workers_of(os.getpid())
     runtime.close(0.0)
 

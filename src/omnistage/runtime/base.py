@@ -62,7 +62,8 @@ Sink = Callable[[ClientItem | ClientRestarted | ClientClosed], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """`state`: starting | ready | draining | restarting | down. `note` is one line: loading progress or the reason."""
+    """`state`: starting | ready | silent (it should have been heard of) | draining | restarting | down. `note` is one line: loading
+    progress or the reason."""
 
     process: str
     replica: int

@@ -18,7 +18,7 @@ from omnistage.runtime.plan import ProcessPlan
 Key = tuple[str, int]
 """(process, replica)"""
 
-_BEST_FIRST = ("ready", "draining", "starting", "restarting", "down")
+_BEST_FIRST = ("ready", "draining", "silent", "starting", "restarting", "down")
 
 
 class StatusBoardState:

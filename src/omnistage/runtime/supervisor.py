@@ -57,11 +57,12 @@ TELL_EVERY_S = 2.0
 MUTE_GRACE_S = 1.0
 """A worker that cannot be reached may just have died, which its pidfd tells a moment later; after this it is killed."""
 
-SILENCE_S = 30.0
-"""A ready worker beats every second, also during a step; one that says nothing for this long is stuck as a whole."""
+SILENCE_S = 4.0
+"""A ready worker beats every second, also during a step; one that says nothing for this long is shown as silent."""
 
-DOUBT_S = 3.0
-"""It has this much longer, in case it was this side that was stopped for a while."""
+DOUBT_S = 16.0
+"""It has this much longer, then it is stuck as a whole and is killed: a process that swaps, or was stopped for a look at it, may
+come back, and it may have been this side that stood still."""
 
 HOPELESS = frozenset(
     kind.code for kind in (ConfigError, ModelNotFoundError, BrokenCheckpointError, UnsupportedByModelError, FetchError)
@@ -187,9 +188,9 @@ class StageRuntime:
             elif now >= worker.kill_at:
                 self._kill(worker, worker.overdue)
             elif not worker.doubted:
-                worker.doubted, worker.heard_by = True, now + DOUBT_S
+                self._doubt(worker, now)
             else:
-                self._kill(worker, f"has sent no heartbeat for {SILENCE_S:g} s")
+                self._kill(worker, f"has sent no heartbeat for {SILENCE_S + DOUBT_S:g} s")
 
     def close(self) -> None:
         """No process is left when this returns."""
@@ -250,7 +251,11 @@ class StageRuntime:
 
     def _beat(self, worker: WorkerState, message: Heartbeat) -> None:
         if worker.ready:
-            worker.doubted, worker.heard_by = False, time.monotonic() + SILENCE_S
+            worker.heard_by = time.monotonic() + SILENCE_S
+        if worker.doubted:
+            worker.doubted = False
+            if self._board[worker.key].state == "silent":
+                self._board.set(worker.key, state="ready", note="")
         for stage in worker.plan.stages:
             limit_s = step_limit_s(stage, message.first_step_done)
             age_s = message.step_age_s.get(stage.stage_id, 0.0)
@@ -259,6 +264,12 @@ class StageRuntime:
                     worker, f"a step of {stage.model_stage} has been running for {age_s:.1f} s (limit {limit_s:g} s)"
                 )
         self._board.show_gauges(worker.key, gauges_of(worker.plan, message))
+
+    def _doubt(self, worker: WorkerState, now: float) -> None:
+        worker.doubted, worker.heard_by = True, now + DOUBT_S
+        if self._board[worker.key].state == "ready":
+            note = f"{worker.plan.title}: has sent no heartbeat for {SILENCE_S:g} s"
+            self._board.set(worker.key, state="silent", note=note)
 
     # ---- life and death ----
 
