@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -50,6 +51,7 @@ async def chat(body: Body) -> StreamingResponse:
     async def events() -> AsyncIterator[str]:
         created = int(time.time())
         for index in range(body.max_tokens):
+            await asyncio.sleep(0)  # the other streams' turn
             choice = Choice(index=0, delta=Delta(content=f"word {index} "))
             chunk = Chunk(id="chatcmpl-1", created=created, model=body.model, choices=[choice])
             yield f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
@@ -59,4 +61,15 @@ async def chat(body: Body) -> StreamingResponse:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), loop="asyncio", http="h11", log_level="error")
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )

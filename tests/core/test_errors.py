@@ -54,3 +54,9 @@ def test_messages_name_value_and_accepted() -> None:
         "max_num_seq: unknown key; did you mean 'max_num_seqs'?"
     )
     assert did_you_mean("zzz", ["b", "a"]) == "; accepted: a, b"
+
+
+def test_an_endless_name_is_compared_with_nothing_and_not_repeated() -> None:
+    """Fault: minutes go into finding out what a name of megabytes is near to, while nobody else is answered."""
+    assert did_you_mean("ab" * 10_000_000, ["abab"]) == "; accepted: abab"
+    assert len(str(InvalidRequestError.unknown("x" * 10_000, ["a"]))) < 200

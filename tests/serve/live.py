@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
+from starlette.types import ASGIApp
 
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.served import ServedModel
 from omnistage.obs.metrics import ServerMetrics
 from omnistage.serve.app import create_app
 from omnistage.serve.boot import Server, bound_socket
+from omnistage.serve.connection import http_config
 from omnistage.serve.serving import Serving, figures_of
 from tests.engine.models import SPOKEN
 from tests.fakes_runtime import FakeRuntime
@@ -36,18 +37,15 @@ def client_of(serving: Serving) -> httpx.AsyncClient:
 
 
 @contextmanager
-def live(serving: Serving) -> Iterator[str]:
-    """The base address of the app on a free port, served from a thread."""
+def live(serving: Serving, app: ASGIApp | None = None) -> Iterator[str]:
+    """The base address of the app, or of another one, on a free port, served from a thread."""
     listener = bound_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
     servers: list[tuple[Server, asyncio.AbstractEventLoop]] = []
     listening = threading.Event()
 
     async def run() -> None:
-        config = uvicorn.Config(
-            create_app(serving), http="h11", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
-        )
-        server = Server(config)
+        server = Server(http_config(app or create_app(serving), last_words_s=1))
         servers.append((server, asyncio.get_running_loop()))
         running = asyncio.create_task(server.serve([listener]))
         await server.listening.wait()

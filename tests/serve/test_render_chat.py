@@ -1,6 +1,9 @@
 """Chunks and replies, as values."""
 
+import json
 from typing import Any
+
+import pytest
 
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
@@ -8,6 +11,14 @@ from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_o
 from omnistage.serve.render.sse import event
 
 TEXT = ChatFrame("chatcmpl-1", 100, "m")
+
+
+def read(*pieces: bytes) -> list[dict[str, Any]]:
+    """The chunks in pieces of a stream, each in an event of its own."""
+    *events, rest = b"".join(pieces).split(b"\n\n")
+    assert rest == b""
+    assert all(event.startswith(b"data: ") for event in events)
+    return [json.loads(event.removeprefix(b"data: ")) for event in events]
 
 
 def deltas(chunks: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
@@ -21,12 +32,12 @@ def ended(reason: str | None, **metrics: Any) -> OmniRequestOutput:
 def test_several_choices_in_one_stream() -> None:
     """Fault: a choice without a role or an end of its own; one choice's reason told of another."""
     state = ChatStreamState(TEXT)
-    chunks = [
-        *state.text(CompletionOutput(1, "b")),
-        *state.text(CompletionOutput(0, "a")),
-        *state.text(CompletionOutput(1, "", finish_reason="length")),
-        *state.end(ended("stop"), Usage()),
-    ]
+    chunks = read(
+        state.text(CompletionOutput(1, "b")),
+        state.text(CompletionOutput(0, "a")),
+        state.text(CompletionOutput(1, "", finish_reason="length")),
+        state.end(ended("stop"), Usage()),
+    )
     assert deltas(chunks) == [
         (1, {"role": "assistant", "content": ""}),
         (1, {"content": "b"}),
@@ -41,7 +52,7 @@ def test_several_choices_in_one_stream() -> None:
 def test_sound_before_any_text_begins_the_stream() -> None:
     """Fault: the first chunk has no role when sound is first."""
     state = ChatStreamState(ChatFrame("c", 100, "m", content=False, audio_id="audio_1"))
-    chunks = [*state.audio(b"\x00\x01"), *state.text(CompletionOutput(0, "a")), *state.end(ended(None), Usage())]
+    chunks = read(state.audio(b"\x00\x01"), state.text(CompletionOutput(0, "a")), state.end(ended(None), Usage()))
     assert deltas(chunks) == [
         (0, {"role": "assistant", "content": None}),
         (0, {"audio": {"id": "audio_1", "data": "AAE="}}),
@@ -54,7 +65,7 @@ def test_sound_before_any_text_begins_the_stream() -> None:
 def test_tokens_without_text_still_carry_their_log_probabilities() -> None:
     """Fault: the log probability of a token that completes no character is lost."""
     entry = {"token_id": 5, "logprob": -0.25, "top": [[5, -0.25], [6, -2.0]]}
-    [begin, chunk] = ChatStreamState(TEXT).text(CompletionOutput(0, "", (5,), None, (entry,)))
+    [begin, chunk] = read(ChatStreamState(TEXT).text(CompletionOutput(0, "", (5,), None, (entry,))))
     assert begin["choices"][0]["logprobs"] is None
     assert chunk["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.25
 
@@ -111,9 +122,37 @@ def test_metrics_come_where_they_were_asked_for_and_the_usage_stays_last() -> No
     """Fault: an extra that clients did not ask for, or one that stands where they look for the usage."""
     output = ended("stop", usage={0: {}}, ttft_s=0.5)
     frame = ChatFrame("chatcmpl-1", 100, "m", include_usage=True, include_metrics=True)
-    *_, metrics, usage = ChatStreamState(frame).end(output, Usage())
+    *_, metrics, usage = read(ChatStreamState(frame).end(output, Usage()))
     assert (metrics["choices"], metrics["metrics"], metrics["usage"]) == ([], {"ttft_s": 0.5}, None)
     assert "metrics" not in usage and usage["usage"]["total_tokens"] == 0
     assert completion_object(frame, output, None, Usage())["metrics"] == {"ttft_s": 0.5}
     assert "metrics" not in completion_object(TEXT, output, None, Usage())
-    assert not any("metrics" in chunk for chunk in ChatStreamState(TEXT).end(output, Usage()))
+    assert not any("metrics" in chunk for chunk in read(ChatStreamState(TEXT).end(output, Usage())))
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_a_chunk_put_together_from_bytes_is_the_plain_object(include_usage: bool) -> None:
+    """Fault: a field that all chunks share, or one of the choice, is missing, doubled, misplaced or not escaped."""
+    said = 'a"\\\n\u2028é😀}],'
+    entry = {"token_id": 5, "token": "é", "logprob": -0.5, "top": []}
+    state = ChatStreamState(ChatFrame('c"1', 100, "m\n", audio_id="a", include_usage=include_usage))
+    data = state.text(CompletionOutput(3, said, (5,), None, (entry,)))
+    none = {"usage": None} if include_usage else {}
+
+    def plain(delta: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        choice = {"index": 3, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        head = {
+            "id": 'c"1',
+            "object": "chat.completion.chunk",
+            "created": 100,
+            "model": "m\n",
+            "system_fingerprint": None,
+        }
+        return {**head, "choices": [choice], **none}
+
+    begun = plain({"role": "assistant", "content": ""}, None)
+    spoken = plain(
+        {"content": said, "audio": {"id": "a", "transcript": said}},
+        logprobs_object(CompletionOutput(3, logprobs=(entry,))),
+    )
+    assert data == event(begun) + event(spoken)

@@ -341,3 +341,34 @@ async def test_metrics_of_a_request_come_with_its_reply() -> None:
     assert 0 <= body["metrics"]["ttft_s"] <= body["metrics"]["e2el_s"]
     chunks = await stream({"messages": CHAT, "include_metrics": True})
     assert [chunk["metrics"]["attempts"] for chunk in chunks if "metrics" in chunk] == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x" * 15_000: 1},
+        {"\ud800" * 2_500: 1},
+        {"audio": {"x" * 15_000: 1}},
+        {"stream_options": {"x" * 15_000: 1}, "stream": True},
+        {"model": "x" * 15_000},
+        {"temperature": "x" * 15_000},
+        {"max_tokens": 1, "max_completion_tokens": "x" * 15_000},
+        {"modalities": ["x" * 15_000]},
+        {"modalities": ["audio"], "audio": {"voice": "x" * 15_000}},
+        {"modalities": ["audio"], "audio": {"format": "x" * 15_000}},
+        {"messages": [{"role": "x" * 15_000, "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": "Hi", "x" * 15_000: 1}]},
+        {"messages": [{"role": "user", "content": [{"type": "x" * 15_000}]}]},
+        {"sampling_params_list": [{"x" * 15_000: 1}]},
+        {"logit_bias": {"x" * 15_000: 1}},
+        {"tools": ["x" * 15_000]},
+    ],
+)
+async def test_what_is_wrong_is_not_repeated_at_length(change: dict[str, Any]) -> None:
+    """Fault: a refusal as long as the body, or one that hides what is accepted behind what was sent."""
+    status, body = await ask({"messages": CHAT, **change})
+    assert status in (400, 404), body
+    error = body["error"]
+    assert len(error["message"]) < 1500
+    assert len(error["param"]) <= 120
+    assert not error["message"].endswith("...")

@@ -132,6 +132,23 @@ async def test_what_is_not_there_has_the_shape_of_an_error(method: str, path: st
     assert path in response.json()["error"]["message"] or code == "model_not_found"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/" + "x" * 9000),
+        ("X" * 9000, "/health"),
+        ("PATCH", "/v1/models/" + "x" * 9000),
+        ("GET", "/v1/models/" + "x" * 9000),
+    ],
+)
+async def test_a_long_path_is_not_repeated_at_length(method: str, path: str) -> None:
+    """Fault: an answer, or a line of the log, as long as whoever asks wants it."""
+    async with client_of(serving_of(FakeRuntime())) as client:
+        response = await client.request(method, path)
+    assert response.status_code in (404, 405)
+    assert len(response.text) < 500
+
+
 async def test_our_own_mistake_is_told_without_its_details() -> None:
     """Fault: a traceback, or an error without the shape of one, reaches a client."""
 

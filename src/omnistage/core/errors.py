@@ -66,7 +66,8 @@ class InvalidRequestError(OmniError):
 
     @classmethod
     def unknown(cls, field: str, known: Iterable[str]) -> InvalidRequestError:
-        return cls(f"{field}: unknown field{did_you_mean(field, known)}", field=field)
+        name = shortened(field)
+        return cls(f"{name}: unknown field{did_you_mean(field, known)}", field=name)
 
 
 class ConfigError(OmniError):
@@ -135,6 +136,8 @@ class EngineClosedError(OmniError):
     code = "closed"
 
 
+_LONGEST_NAME = 64  # nothing longer is near to a name of ours, and comparing takes as long as it is
+
 _BY_CODE: dict[str, type[OmniError]] = {
     error.code: error
     for error in (
@@ -182,10 +185,14 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for a near miss, else `; accepted: a, b, c`."""
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) if len(word) <= _LONGEST_NAME else []
     return f"; did you mean {near[0]!r}?" if near else f"; accepted: {', '.join(names)}"
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """`text`, cut to `most` characters: what callers wrote is repeated to them, but not at any length."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return shortened(repr(value))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from omnistage.core.errors import InvalidRequestError, did_you_mean
+from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
 
 MAX_SEED = 2**64 - 1
 MAX_CHOICES = 128
@@ -145,9 +145,8 @@ def params_from(kind: type[P], values: dict[str, Any], *, where: str = "") -> P:
     values = {name: _in_our_form(name, value) for name, value in values.items()}
     for name, value in values.items():
         if name not in known:
-            raise InvalidRequestError(
-                f"{where}{name}: unknown field{did_you_mean(name, known)}", field=f"{where}{name}"
-            )
+            field = shortened(f"{where}{name}")
+            raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known)}", field=field)
         try:
             msgspec.convert(value, _field_types(kind)[name], strict=True)
         except msgspec.ValidationError:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from omnistage.core.errors import InvalidRequestError, did_you_mean
+from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
 from omnistage.core.params import MAX_SEED, SamplingParams, StageParams, overlay, params_from
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.engine.served import ServedModel, ServedStage
@@ -204,7 +204,7 @@ def _part(where: str, part: object) -> str:
 
 
 def _unknown_key(where: str, key: object, known: Sequence[str]) -> InvalidRequestError:
-    field = f"{where}.{key}"
+    field = shortened(f"{where}.{key}")
     return InvalidRequestError(f"{field}: unknown field{did_you_mean(str(key), known)}", field=field)
 
 

@@ -7,7 +7,7 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +21,14 @@ from omnistage.runtime.base import ClientClosed, ClientItem
 
 def part_of(item: ClientItem) -> OmniRequestOutput:
     """An item as a part of the answer: what is new in it, never a snapshot."""
-    part = OmniRequestOutput(item.request_id, item.source, item.final_output_type, finished=False)
-    match item.final_output_type:
-        case "text":
-            return replace(part, outputs=_joined_choices(map(_completion, item.payload.metadata.get("choices", ()))))
-        case "image":
-            images = tuple(item.payload.numpy(name) for name in item.payload.tensors)
-            return replace(part, images=images, multimodal_output=item.payload)
-        case _:
-            return replace(part, multimodal_output=item.payload)
+    kind = item.final_output_type
+    if kind == "text":
+        choices = _joined_choices([_completion(choice) for choice in item.payload.metadata.get("choices", ())])
+        return OmniRequestOutput(item.request_id, item.source, kind, finished=False, outputs=choices)
+    images = tuple(item.payload.numpy(name) for name in item.payload.tensors) if kind == "image" else ()
+    return OmniRequestOutput(
+        item.request_id, item.source, kind, finished=False, multimodal_output=item.payload, images=images
+    )
 
 
 def last_part(
@@ -86,7 +85,7 @@ def whole(parts: Sequence[OmniRequestOutput]) -> OmniRequestOutput:
     last = parts[-1]
     return replace(
         last,
-        outputs=_joined_choices(completion for part in parts for completion in part.outputs),
+        outputs=_joined_choices([completion for part in parts for completion in part.outputs]),
         multimodal_output=_joined_media([part.multimodal_output for part in parts if part.multimodal_output.tensors]),
         images=tuple(image for part in parts for image in part.images),
     )
@@ -103,7 +102,9 @@ def _completion(choice: Mapping[str, Any]) -> CompletionOutput:
     )
 
 
-def _joined_choices(completions: Iterable[CompletionOutput]) -> tuple[CompletionOutput, ...]:
+def _joined_choices(completions: Sequence[CompletionOutput]) -> tuple[CompletionOutput, ...]:
+    if len(completions) == 1:
+        return tuple(completions)
     pieces: dict[int, list[CompletionOutput]] = {}
     for completion in completions:
         pieces.setdefault(completion.index, []).append(completion)

@@ -21,10 +21,13 @@ from typing import Any
 import uvicorn
 
 from omnistage.core.errors import ConfigError, OmniError, StageUnavailableError
+from omnistage.serve.connection import http_config
 from omnistage.serve.options import ServeOptions
 
 _TICK_S = 1.0
 _BACKLOG = 2048
+_UNREAD_MS = 120_000
+"""After so long without anything taken of what it was sent, a client is cut off."""
 _FORCED_EXIT = 1
 _LAST_WORDS_S = 2
 """How long clients have to read what they were sent, once everything has ended."""
@@ -91,6 +94,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)  # accepted connections inherit it
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -108,18 +112,7 @@ def serve(options: ServeOptions) -> int:
 
 async def _serve(listener: socket.socket, options: ServeOptions) -> int:
     front = FrontState()
-    config = uvicorn.Config(
-        front,
-        http="h11",
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_LAST_WORDS_S,
-    )
-    server = Server(config)
+    server = Server(http_config(front, last_words_s=_LAST_WORDS_S))
     ending = asyncio.Event()
     _on_signals(ending.set)
     serving = asyncio.create_task(server.serve([listener]))

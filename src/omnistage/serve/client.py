@@ -14,6 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omnistage.serve.connection import PIECES, WritePiece
+
 T = TypeVar("T")
 
 
@@ -58,15 +60,25 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_gone(receive, self._send_all(send))
+            await until_gone(receive, self._send_all(scope, send))
         except ClientDisconnect:
             return
         finally:
             await self._finish()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        write = scope.get("extensions", {}).get(PIECES) or _writer(send)
         async with aclosing(self._events) as events:
             async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                await write(event)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _writer(send: Send) -> WritePiece:
+    """How pieces are written where the server has no shorter way."""
+
+    async def write(piece: bytes) -> None:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    return write

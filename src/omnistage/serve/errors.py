@@ -30,6 +30,7 @@ from omnistage.core.errors import (
     StageFailedError,
     StageUnavailableError,
     UnsupportedByModelError,
+    shortened,
 )
 from omnistage.obs.metrics import ServerMetrics
 
@@ -48,6 +49,7 @@ STATUS_OF: dict[type[OmniError], int] = {
     RequestTimeoutError: 504,
 }
 _RETRY_AFTER_S = 1.0
+_LONGEST_MESSAGE = 2000  # whatever is repeated in one
 
 log = logging.getLogger("omnistage.serve")
 
@@ -98,7 +100,7 @@ def install_handlers(app: FastAPI, metrics: ServerMetrics) -> None:
         return JSONResponse(_object(said, _type_of(status), None, _code_of(status)), status, headers)
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s failed: %s: %s", request.method, request.url.path, type(error).__name__, error)
+        log.error("%s %s failed: %s: %s", request.method, shortened(request.url.path), type(error).__name__, error)
         metrics.refused(OmniError.code)
         return JSONResponse(_object("internal error", "server_error", None, "internal"), 500)
 
@@ -112,7 +114,8 @@ def install_handlers(app: FastAPI, metrics: ServerMetrics) -> None:
 
 
 def _object(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    field = None if param is None else shortened(param)
+    return {"error": {"message": shortened(message, _LONGEST_MESSAGE), "type": kind, "param": field, "code": code}}
 
 
 def _type_of(status: int) -> str:
@@ -130,8 +133,8 @@ def _code_of(status: int) -> str:
 def _routing_message(request: Request, status: int, detail: str) -> str:
     match status:
         case 404:
-            return f"unknown URL: {request.method} {request.url.path}"
+            return f"unknown URL: {shortened(request.method)} {shortened(request.url.path)}"
         case 405:
-            return f"{request.method} is not allowed for {request.url.path}"
+            return f"{shortened(request.method)} is not allowed for {shortened(request.url.path)}"
         case _:
             return detail

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, UnsupportedByModelError
+from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, UnsupportedByModelError, shortened
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures, ServerMetrics
@@ -35,7 +35,7 @@ class Serving:
     def require_model(self, name: str | None) -> None:
         """Raises ModelNotFoundError for any other model than the one that is served; None stands for that one."""
         if name is not None and name != self.model_name:
-            message = f"model: {name!r} is not served here; accepted: {self.model_name}"
+            message = f"model: {shortened(repr(name))} is not served here; accepted: {self.model_name}"
             raise ModelNotFoundError(message, field="model")
 
     def require_endpoint(self, path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.core.errors import InvalidRequestError
+from omnistage.core.errors import InvalidRequestError, shortened
 from omnistage.serve.protocol.strict import Given, Strict
 
 WITHOUT_MEANING = ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key")
@@ -173,7 +173,7 @@ def _token_limit(body: ChatRequest) -> object:
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidRequestError.of(
-            "max_tokens", old, f"the same as max_completion_tokens ({new!r}), or one of the two"
+            "max_tokens", old, f"the same as max_completion_tokens ({shortened(repr(new))}), or one of the two"
         )
     return old if new is None else new
 

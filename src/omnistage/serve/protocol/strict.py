@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
 
-from omnistage.core.errors import InvalidRequestError, did_you_mean
+from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
 from omnistage.core.params import is_text
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -53,7 +53,7 @@ def _require_text(data: dict[str, Any]) -> None:
     """JSON can spell half a character, which neither a stage nor an answer can write. Raises InvalidRequestError."""
     for name, value in data.items():
         if not is_text(json.dumps([name, value], ensure_ascii=False)):
-            raise InvalidRequestError.no_text(name.encode(errors="backslashreplace").decode())
+            raise InvalidRequestError.no_text(shortened(name.encode(errors="backslashreplace").decode()))
 
 
 def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidRequestError:
@@ -67,8 +67,8 @@ def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidRequestErr
     field = ".".join(str(part) for part in path)
     match first["type"]:
         case "extra_forbidden":
-            known = _fields_at(kind, path[:-1])
-            return InvalidRequestError(f"{field}: unknown field{did_you_mean(str(path[-1]), known)}", field=field)
+            name, known = shortened(field), _fields_at(kind, path[:-1])
+            return InvalidRequestError(f"{name}: unknown field{did_you_mean(str(path[-1]), known)}", field=name)
         case "missing":
             return InvalidRequestError(f"{field}: is missing", field=field)
         case _:

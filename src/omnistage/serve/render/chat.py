@@ -1,19 +1,20 @@
 """Outputs of the engine in the shape of OpenAI's chat completions, whole and streamed. Pure: time and bytes come in.
 
 Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for.
-A stream's chunks per choice: role first; content and audio as they come; the audio object's expiry; the finish reason.
-Then, if asked for, one chunk with the request's metrics, and one with the usage. Times are Unix seconds.
+A stream's events per choice: role first; content and audio as they come; the audio object's expiry; the finish reason.
+Then, if asked for, one event with the request's metrics, and one with the usage. Times are Unix seconds.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
+from omnistage.serve.render.sse import encode
 
 AUDIO_LIFETIME_S = 3600
 
@@ -37,16 +38,28 @@ class ChatFrame:
         return self.created + AUDIO_LIFETIME_S
 
 
-@dataclass(slots=True)
 class ChatStreamState:
-    """Which choices have begun, and how those that have ended did."""
+    """Which choices have begun, and how those that have ended did. Every method answers with the bytes of events.
 
-    frame: ChatFrame
-    finish_reasons: dict[int, str | None] = field(default_factory=dict)
+    What all events share is encoded once: between the head and the tail of an event stand its choices.
+    """
 
-    def text(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The chunks for new text of one choice."""
-        chunks = self._begin(completion.index)
+    def __init__(self, frame: ChatFrame) -> None:
+        self.frame = frame
+        self.finish_reasons: dict[int, str | None] = {}
+        shared = {
+            "id": frame.reply_id,
+            "object": "chat.completion.chunk",
+            "created": frame.created,
+            "model": frame.model,
+            "system_fingerprint": None,
+        }
+        self._head = b"data: " + encode(shared)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if frame.include_usage else b"]}\n\n"
+
+    def text(self, completion: CompletionOutput) -> bytes:
+        """The events for new text of one choice."""
+        begin = self._begin(completion.index)
         if completion.finish_reason is not None:
             self.finish_reasons[completion.index] = completion.finish_reason
         delta: dict[str, Any] = {}
@@ -56,56 +69,47 @@ class ChatStreamState:
             delta["audio"] = {"id": self.frame.audio_id, "transcript": completion.text}
         logprobs = logprobs_object(completion)
         if delta or logprobs is not None:
-            chunks.append(self._chunk(completion.index, delta, logprobs=logprobs))
-        return chunks
+            return begin + self._choice(completion.index, delta, logprobs=logprobs)
+        return begin
 
-    def audio(self, data: bytes) -> list[dict[str, Any]]:
-        """The chunks for new sound, already in the reply's format."""
+    def audio(self, data: bytes) -> bytes:
+        """The events for new sound, already in the reply's format."""
         encoded = base64.b64encode(data).decode("ascii")
-        return [*self._begin(0), self._chunk(0, {"audio": {"id": self.frame.audio_id, "data": encoded}})]
+        return self._begin(0) + self._choice(0, {"audio": {"id": self.frame.audio_id, "data": encoded}})
 
-    def end(self, output: OmniRequestOutput, usage: Usage) -> list[dict[str, Any]]:
-        """The chunks after the last piece of text and sound."""
-        chunks = [] if self.finish_reasons else self._begin(0)
+    def end(self, output: OmniRequestOutput, usage: Usage) -> bytes:
+        """The events after the last piece of text and sound."""
+        events = [] if self.finish_reasons else [self._begin(0)]
         if self.frame.audio_id is not None:
-            chunks.append(self._chunk(0, {"audio": {"expires_at": self.frame.expires_at}}))
+            events.append(self._choice(0, {"audio": {"expires_at": self.frame.expires_at}}))
         for index in sorted(self.finish_reasons):
             reason = openai_reason(self.finish_reasons[index] or output.finish_reason)
-            chunks.append(self._chunk(index, {}, finish_reason=reason))
+            events.append(self._choice(index, {}, finish_reason=reason))
         if self.frame.include_metrics:
-            none = {"usage": None} if self.frame.include_usage else {}
-            chunks.append({**self._head(), "choices": [], "metrics": metrics_object(output), **none})
+            events.append(b'%b],"metrics":%b%b' % (self._head, encode(metrics_object(output)), self._tail[1:]))
         if self.frame.include_usage:
-            chunks.append({**self._head(), "choices": [], "usage": usage_object(usage)})
-        return chunks
+            events.append(b'%b],"usage":%b}\n\n' % (self._head, encode(usage_object(usage))))
+        return b"".join(events)
 
-    def _begin(self, index: int) -> list[dict[str, Any]]:
+    def _begin(self, index: int) -> bytes:
         if index in self.finish_reasons:
-            return []
+            return b""
         self.finish_reasons[index] = None
-        return [self._chunk(index, {"role": "assistant", "content": "" if self.frame.content else None})]
+        return self._choice(index, {"role": "assistant", "content": "" if self.frame.content else None})
 
-    def _chunk(
+    def _choice(
         self,
         index: int,
         delta: dict[str, Any],
         *,
         finish_reason: str | None = None,
         logprobs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        chunk = {**self._head(), "choices": [choice]}
-        return {**chunk, "usage": None} if self.frame.include_usage else chunk
-
-    def _head(self) -> dict[str, Any]:
-        frame = self.frame
-        return {
-            "id": frame.reply_id,
-            "object": "chat.completion.chunk",
-            "created": frame.created,
-            "model": frame.model,
-            "system_fingerprint": None,
-        }
+    ) -> bytes:
+        """The event with one choice."""
+        told = b"null" if logprobs is None else encode(logprobs)
+        ended = b"null" if finish_reason is None else encode(finish_reason)
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, encode(delta), told, ended)
+        return self._head + choice + self._tail
 
 
 def completion_object(

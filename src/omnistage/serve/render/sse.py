@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
+"""A value as JSON: no line breaks, so that one line of an event holds it."""
 
 DONE = b"data: [DONE]\n\n"
 
 
 def event(value: dict[str, Any]) -> bytes:
-    """One event. JSON has no line breaks, so one line holds it."""
-    return b"data: " + _encode(value) + b"\n\n"
+    """One event."""
+    return b"data: " + encode(value) + b"\n\n"

@@ -104,22 +104,22 @@ async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput)
 async def events(
     serving: Serving, reply: Reply, first: OmniRequestOutput, outputs: Outputs
 ) -> AsyncGenerator[bytes, None]:
-    """All events of a stream, the last of which says that it is over, or why it broke off."""
+    """All events of a stream, the last of which says that it is over, or why it broke off. What one output brings comes as one
+    piece."""
     state = StreamedAnswerState(serving, reply)
     try:
-        for chunk in await state.chunks(first):
-            yield event(chunk)
+        if piece := await state.events(first):
+            yield piece
         async for output in outputs:
-            for chunk in await state.chunks(output):
-                yield event(chunk)
-        yield DONE
+            if piece := await state.events(output):
+                yield piece
     except OmniError as error:
         serving.metrics.refused(error.code)
         yield event(error_object(error))
 
 
 class StreamedAnswerState:
-    """Turns the parts of one answer into chunks; knows whether sound has been sent already."""
+    """Turns the parts of one answer into events; knows whether sound has been sent already."""
 
     def __init__(self, serving: Serving, reply: Reply) -> None:
         self._serving = serving
@@ -127,15 +127,16 @@ class StreamedAnswerState:
         self._chat = ChatStreamState(reply.frame)
         self._silent = True
 
-    async def chunks(self, output: OmniRequestOutput) -> list[dict[str, Any]]:
+    async def events(self, output: OmniRequestOutput) -> bytes:
+        """What is new in one part. Empty where that is nothing to read or to hear."""
         if output.finished:
-            return self._chat.end(output, usage_of(self._serving.engine.model, output))
-        chunks = [chunk for completion in output.outputs for chunk in self._chat.text(completion)]
+            return self._chat.end(output, usage_of(self._serving.engine.model, output)) + DONE
+        events = b"".join(map(self._chat.text, output.outputs))
         if "audio" in output.multimodal_output.tensors:
             data = await asyncio.to_thread(_streamed_audio, output, self._form, self._silent)
             self._silent = False
-            chunks += self._chat.audio(data)
-        return chunks
+            events += self._chat.audio(data)
+        return events
 
 
 def _whole_audio(output: OmniRequestOutput, form: str) -> bytes:
