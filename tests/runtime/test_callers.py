@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from omnistage.core.errors import ErrorInfo
+from omnistage.core.errors import ErrorInfo, InvalidRequestError
 from omnistage.obs.log import LineFormatter
 from omnistage.runtime.base import ClientClosed
 from omnistage.runtime.callers import answer, log_end, say
@@ -52,3 +52,13 @@ def test_an_end_in_trouble_is_a_line_with_request_stage_and_attempt(
     line = LineFormatter().format(record)
     stage = " stage=speaker" if error and error.stage else ""
     assert line.endswith(f" request=r{stage} attempt=2")
+
+
+def test_what_a_caller_has_sent_wrongly_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Fault: a prompt in a log, by way of the message that refuses it."""
+    caplog.set_level(logging.DEBUG, "omnistage")
+    refused = ErrorInfo.of(InvalidRequestError.of("messages", "my secret", "less than that"))
+    log_end(Close(request_id="r", outcome="failed", error=refused))
+    assert caplog.records[-1].getMessage() == "request failed (invalid_request): messages"
+    log_end(Close(request_id="r", outcome="failed", error=ErrorInfo("queue_full", "too many")))
+    assert caplog.records[-1].getMessage() == "request failed (queue_full)"

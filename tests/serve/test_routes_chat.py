@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -242,6 +243,16 @@ async def test_a_body_that_is_no_request() -> None:
         assert "missing" in refused(response.status_code, response.json(), "messages")
         response = await client.post(PATH, content=b"x" * 20_001)
         assert (response.status_code, response.json()["error"]["code"]) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_bears_the_id_of_its_request(stream: bool) -> None:
+    """Fault: an answer whose request cannot be found in the log or in a record of events."""
+    runtime = FakeRuntime()
+    async with client_of(serving_of(runtime)) as client:
+        answer = await client.post(PATH, json={"messages": CHAT, "stream": stream})
+    told = set(re.findall(r'"id":"chatcmpl-(\w*)"', answer.text))
+    assert told == {runtime.submitted[0].request_id}
 
 
 async def test_another_model_is_not_found() -> None:

@@ -5,11 +5,15 @@ its request waiting; a release does not wake who waits for room; messages for an
 can no longer speak, or whose loop has died, stays alive.
 """
 
+import io
+import logging
 import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -459,3 +463,20 @@ def test_a_loop_that_dies_of_its_own_fault_ends_the_worker() -> None:
     process.channel.say(submit())
     assert process.ends() == EXIT_FAILED
     process.server.close()
+
+
+def test_a_worker_logs_what_its_server_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the level that was asked for holds in the server alone."""
+    monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "error")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"no plan")))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(msgspec.MsgspecError):
+            worker_module.main()
+        assert logging.getLogger("omnistage").level == logging.ERROR
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        logging.getLogger("omnistage").setLevel(logging.NOTSET)
+        logging.getLogger("omnistage").handlers.clear()
+        logging.getLogger("omnistage").propagate = True

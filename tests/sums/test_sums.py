@@ -246,4 +246,4 @@ def test_the_log_tells_of_every_request_and_of_no_prompt(seen: Seen) -> None:
     """Fault: an end that leaves no line, a line that cannot be told whose it is, a prompt in a log."""
     ends = re.findall(r"request (finished|failed|aborted|timed_out)\b.* request=[0-9a-f]{32} .*attempt=\d", seen.words)
     assert Counter(ends) == seen.outcomes()
-    assert SECRET not in seen.words and "caller-" not in seen.words
+    assert SECRET not in seen.words and "caller-" not in seen.words and "!refuse" not in seen.words

@@ -18,11 +18,13 @@ ControlDone = Callable[[dict[str, Any], ErrorInfo | None], None]
 
 
 def log_end(command: Close) -> None:
-    """What went wrong is worth a line; what callers did wrong, or too often, only where every end is."""
+    """What went wrong is worth a line; what callers did wrong, or too often, only where every end is, and without the values that
+    they have sent: those may be what they asked."""
     error = command.error
     trouble = command.outcome in ("failed", "timed_out") and error is not None and error.code not in CALLERS_FAULTS
     told = {"request": command.request_id, "stage": error.stage if error else None, "attempt": command.attempts}
-    message = command.outcome if error is None else f"{command.outcome} ({error.code}): {error.message}"
+    why = "" if error is None else f" ({error.code}): {error.field if error.code in CALLERS_FAULTS else error.message}"
+    message = command.outcome + why.removesuffix(": None")
     logger.log(logging.INFO if trouble else logging.DEBUG, "request %s", message, extra=told)
 
 

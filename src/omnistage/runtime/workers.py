@@ -60,7 +60,8 @@ def told_of(plan: ProcessPlan, reason: str) -> str:
 
 
 def last_words(code: int | None, last_line: str) -> str:
-    """Why a worker ended, as far as its exit code and its last line of output tell."""
+    """Why a worker ended, as far as its exit code and its last line of output tell. Who is killed from outside says nothing of it:
+    what it wrote before is about something else."""
     match code:
         case None:
             how = "ended, nobody saw how"
@@ -68,7 +69,7 @@ def last_words(code: int | None, last_line: str) -> str:
             how = f"killed by {signal.Signals(-code).name}"
         case _:
             how = f"exited with code {code}"
-    return f"{how}: {last_line}" if last_line else how
+    return f"{how}: {last_line}" if last_line and code != -signal.SIGKILL else how
 
 
 def gauges_of(plan: ProcessPlan, message: Heartbeat) -> dict[str, dict[str, float]]:

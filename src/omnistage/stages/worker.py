@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from omnistage.config.env import log_level
 from omnistage.config.stage import StageConfig
 from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
@@ -150,7 +151,7 @@ class Worker:
             self._send(Ready(capacity=capacity, notes=dict(self._load_notes)))
 
     def load_failed(self, stage_id: int, error: Exception) -> None:
-        name = next(config.model_stage for config in self._plan.stages if config.stage_id == stage_id)
+        name = self._name(stage_id)
         if not isinstance(error, OmniError):
             log.error("the stage cannot be loaded", exc_info=error, extra={"stage": name})
         self._send(LoadFailed(stage_id=stage_id, error=ErrorInfo.of(error, stage=name)))
@@ -164,7 +165,7 @@ class Worker:
 
     def ended(self, stage_id: int, error: BaseException | None) -> None:
         if error is not None:
-            log.critical("the stage's loop died", exc_info=error, extra={"stage": stage_id})
+            log.critical("the stage's loop died", exc_info=error, extra={"stage": self._name(stage_id)})
             self._exit(EXIT_FAILED)
         with self._lock:
             self._ended += 1
@@ -248,6 +249,9 @@ class Worker:
     @property
     def _outward(self) -> list[OmniConnector]:
         return [connector for connector in self._connectors.values() if not isinstance(connector, InprocConnector)]
+
+    def _name(self, stage_id: int) -> str:
+        return next(config.model_stage for config in self._plan.stages if config.stage_id == stage_id)
 
     @property
     def _identity(self) -> tuple[str, int, int]:
@@ -373,7 +377,7 @@ def main() -> None:
     """The life of a worker process. It ends by `os._exit`: a hanging step or a library's atexit handler must not keep it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    configure_logging()
+    configure_logging(log_level())
     plan = WorkerPlan.decode(sys.stdin.buffer.read())
     life_line = socket.socket(fileno=plan.life_line)
     os.set_inheritable(plan.life_line, False)

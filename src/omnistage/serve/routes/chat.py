@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -57,6 +57,7 @@ def router(serving: Serving) -> APIRouter:
             first = await until_gone(request.receive, anext(outputs))
         except InvalidRequestError as error:
             raise as_sent(body, error) from None
+        reply = replace(reply, frame=replace(reply.frame, reply_id=f"chatcmpl-{first.request_id}"))
         if reply.ask.stream:
             return EventStream(events(serving, reply, first, outputs), outputs.aclose)
         await outputs.aclose()
@@ -82,7 +83,7 @@ def reply_to(serving: Serving, body: ChatRequest) -> Reply:
         stream=stream,
     )
     frame = ChatFrame(
-        reply_id=f"chatcmpl-{uuid4().hex}",
+        reply_id="",  # the request's own id, once it has one: it stands in the log as well
         created=int(time.time()),
         model=serving.model_name,
         content="text" in asked,
