@@ -275,7 +275,6 @@ class MeterState:
                 cached_tokens=counted.cached_tokens,
                 completion_tokens=counted.completion_tokens,
                 audio_seconds=counted.audio_seconds,
-                images=counted.images,
                 waiting_s=run.waiting_s,
                 queued_s=None if times is None else times.queued_s,
                 running_s=None if times is None else times.running_s,

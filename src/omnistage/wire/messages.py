@@ -177,7 +177,11 @@ class ReplicaUp(Message, frozen=True, kw_only=True):
 
 
 class ReplicaState(Message, frozen=True, kw_only=True):
-    """A replica takes no new requests while `draining` or `sleeping`."""
+    """A replica takes no new requests while `draining` or `sleeping`.
+
+    No shell says so by itself: a signal reaches all of a group at once, so workers ignore those that ask for an end, and the
+    server alone drains (`ShutdownRequested`). It is for whoever takes one replica of several out of service.
+    """
 
     now: float
     process: str
