@@ -7,10 +7,12 @@ import threading
 import time
 
 import msgspec
+import pytest
 
+from omnistage.wire import channels
 from omnistage.wire.channels import BATCH, DriverChannel, WorkerChannel
 from omnistage.wire.messages import Cancel
-from omnistage.wire.worker import FromWorker, Heartbeat, Hello, Shutdown
+from omnistage.wire.worker import FromWorker, Heartbeat, Hello, Shutdown, ToWorker
 
 CANCEL = Cancel(process="p", replica=0, epoch=1, request_id="r", attempt=1, stage_id=0)
 
@@ -27,10 +29,11 @@ def waits_for(channel: DriverChannel | WorkerChannel, timeout_s: float = 5.0) ->
     return bool(select.select([channel], [], [], timeout_s)[0])
 
 
-def drain(driver: DriverChannel, count: int) -> list[tuple[str, FromWorker]]:
+def drain(driver: DriverChannel, worker: WorkerChannel, count: int) -> list[tuple[str, FromWorker]]:
     messages: list[tuple[str, FromWorker]] = []
-    while len(messages) < count and waits_for(driver):
+    while len(messages) < count and select.select([driver.fileno(), worker.fileno()], [], [], 5.0)[0]:
         messages += driver.receive()
+        assert worker.receive() == []  # what the socket did not take leaves in here
     return messages
 
 
@@ -58,14 +61,14 @@ def test_a_flood_is_taken_in_bounded_batches_and_nothing_is_lost() -> None:
     time.sleep(0.05)
     first = driver.receive()
     assert len(first) <= BATCH
-    rest = drain(driver, len(beats) - len(first))
+    rest = drain(driver, worker, len(beats) - len(first))
     assert [message for _, message in first + rest] == beats
     driver.close()
     worker.close()
 
 
 def test_a_send_does_not_swallow_the_edge_of_what_came_in() -> None:
-    """Fault: zmq clears its edge inside a send from another thread; the reader is never woken."""
+    """Fault: a send from another thread takes away what tells the reader that something has come."""
     driver, worker = connect()
     driver.receive()
     stop = threading.Event()
@@ -94,6 +97,53 @@ def test_a_send_does_not_swallow_the_edge_of_what_came_in() -> None:
         worker.close()
 
 
+def test_a_large_message_arrives_whole_in_its_place() -> None:
+    """Fault: a message that comes in several pieces is cut, or what waits behind it overtakes it."""
+    driver, worker = connect()
+    driver.receive()
+    large = Hello(process="p" * 2**20, replica=0, epoch=1, pid=1)
+    words: list[FromWorker] = [Heartbeat(step_age_s={0: 1.0}), large, Heartbeat(step_age_s={0: 2.0})]
+    for word in words:
+        assert worker.send(word)
+    assert [message for _, message in drain(driver, worker, len(words))] == words
+    assert not waits_for(worker, 0)  # nothing is left that would wait to leave
+    driver.close()
+    worker.close()
+
+
+def test_what_a_worker_said_last_outlives_it_and_its_place_is_free() -> None:
+    """Fault: the last words of the dead are lost, or its descriptor keeps the driver awake for ever."""
+    driver, worker = connect()
+    driver.receive()
+    assert worker.send(Heartbeat(step_age_s={0: 3.0}))
+    worker.close()
+    assert waits_for(driver)
+    assert [message for _, message in driver.receive()] == [Heartbeat(step_age_s={0: 3.0})]
+    driver.receive()
+    assert not waits_for(driver, 0)
+    assert not driver.send("p/0/1/t", CANCEL)
+    driver.close()
+
+
+def test_a_worker_that_reads_nothing_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: what is for a worker that is stuck is kept without end."""
+    monkeypatch.setattr(channels, "QUEUE", 3)
+    driver, worker = connect()
+    driver.receive()
+    sent = 0
+    while driver.send("p/0/1/t", CANCEL):
+        sent += 1
+        assert sent < 100_000
+    got: list[ToWorker] = []
+    while len(got) < sent and waits_for(worker):
+        got += worker.receive()
+        driver.receive()
+    assert got == [CANCEL] * sent
+    assert driver.send("p/0/1/t", CANCEL)
+    driver.close()
+    worker.close()
+
+
 def test_an_unknown_peer_is_told_apart() -> None:
     """Fault: a command to a dead worker is queued for ever."""
     driver, worker = connect()
@@ -118,10 +168,10 @@ def test_a_malformed_message_is_dropped_and_counted() -> None:
     """Fault: one bad frame ends the driver."""
     driver, worker = connect()
     driver.receive()
-    worker._socket.send([b"\xc1"])
-    worker._socket.send([b"a", b"b"])
+    for words in (b"\xc1", b""):
+        worker._lines.send(worker._line, words)
     worker.send(Heartbeat(step_age_s={}))
-    got = drain(driver, 1)
+    got = drain(driver, worker, 1)
     assert [type(message) for _, message in got] == [Heartbeat]
     assert driver.malformed == 2
     driver.close()

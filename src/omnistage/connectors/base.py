@@ -96,9 +96,12 @@ def inline_ref(payload: MultimodalPayload, *, connector: str, owner: str, epoch:
     places, nbytes = lay_out(payload)
     if nbytes > INLINE_NBYTES:
         return None
-    data = bytearray(nbytes)
-    write(payload, places, memoryview(data))
-    return PayloadRef(connector, owner, epoch, key, places, dict(payload.metadata), nbytes, bytes(data))
+    data = b""
+    if nbytes:
+        room = bytearray(nbytes)
+        write(payload, places, memoryview(room))
+        data = bytes(room)
+    return PayloadRef(connector, owner, epoch, key, places, dict(payload.metadata), nbytes, data)
 
 
 def check_spec(payload: MultimodalPayload) -> None:

@@ -18,7 +18,7 @@ from omnistage.runtime.launch import WORKER_MODULE
 from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.supervisor import StageRuntime
-from omnistage.wire.channels import BATCH, DriverChannel
+from omnistage.wire.channels import DriverChannel
 from omnistage.wire.messages import (
     Cancel,
     Command,
@@ -108,7 +108,7 @@ class Driver(RuntimeLoop):
 
     def _drain(self) -> None:
         """All that has come: the last words of the dead go before the news of their death."""
-        while self._take_batch() == BATCH:
+        while self._take_batch():
             pass
 
     def _take_batch(self) -> int:

@@ -240,7 +240,16 @@ class RuntimeLoop(ABC):
     def _carry_out(self, now: float, event: Event | None, commands: list[Command]) -> None:
         if self._log is not None:
             self._log.record(now, event, commands)
-        self._meter.saw(now, event, commands)
+        ends = any(isinstance(command, Close) for command in commands)
+        if (
+            ends
+        ):  # what is told of a request at its end has to be known by then; else what waits for its item goes first
+            self._meter.saw(now, event, commands)
+        self._act_on(commands)
+        if not ends:
+            self._meter.saw(now, event, commands)
+
+    def _act_on(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Reply():

@@ -190,8 +190,25 @@ class _Sized(Protocol):
     def nbytes(self) -> int: ...
 
 
+_WORDS = frozenset({int, float, bool})
+_SEQUENCES = frozenset({list, tuple})
+
+
 def nbytes_of(value: Any) -> int:
     """Roughly what a plain value occupies: its arrays, strings and bytes, and a word for everything else."""
+    kind = type(
+        value
+    )  # the commonest kinds first: asking for a protocol takes microseconds, for every item of every request
+    if kind in _WORDS:
+        return _WORD_NBYTES
+    if kind in _SEQUENCES:
+        return sum(map(nbytes_of, value))
+    if kind is dict:
+        return sum(map(nbytes_of, value)) + sum(map(nbytes_of, value.values()))
+    return _unusual_nbytes_of(value)
+
+
+def _unusual_nbytes_of(value: Any) -> int:
     match value:
         case None:
             return 0

@@ -1,137 +1,282 @@
-"""The control plane's sockets: one ROUTER in the driver, one DEALER in every worker, messages of wire.messages in msgpack.
+"""The control plane's sockets: a driver listens, every worker connects; messages of wire.messages in msgpack.
 
-Nothing here polls. zmq signals on its descriptor only at edges, so each channel offers a descriptor of its own (`fileno`)
-that stays readable while messages wait: a nested epoll over zmq's descriptor and an eventfd that is raised whenever a send
-or a full batch may have swallowed the edge. Bounds: BATCH messages per `receive`, QUEUE messages per direction and peer.
+    u64 length, little-endian, then the message; the first message of a connection is the worker's identity
+
+Stream sockets of one host, without a thread in between: a message wakes the process that it is for and nobody else, and what a
+process sent before it died is still there to be read. Nothing polls: each channel offers one descriptor (`fileno`), an epoll over
+its sockets, that is readable while something waits to be read, to be accepted or to leave. Nothing waits either: what a socket
+does not take leaves later, from within `receive`. Bounds: BATCH messages per `receive`, QUEUE messages that wait to leave per peer.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import select
+import socket
+import struct
 import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-import zmq
 
 from omnistage.wire.worker import FromWorker, ToWorker
 
 BATCH = 256
 QUEUE = 65536
+LAST_WORDS_S = 1.0
+"""How long a worker that ends tries to get rid of what it has said."""
+
+_CHUNK_NBYTES = 256 * 1024
+_BACKLOG = 1024
+_HEAD = struct.Struct("<Q")
+_PEER = struct.Struct("3i")  # pid, uid, gid
 
 
-class _Socket:
-    """A zmq socket that may be used from several threads and waited for with any selector."""
+class _LineState:
+    """One connection: what has come of the next message, and what has not left yet. `identity` is None until it has come."""
 
-    def __init__(self, kind: int) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self.zmq: zmq.Socket[Any] = self._context.socket(kind)
-        self.zmq.set_hwm(QUEUE)
-        self._lock = threading.Lock()
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.socket = end
+        self.identity: str | None = None
+        self.waiting: deque[memoryview] = deque()
+        self._partial = bytearray()
+
+    def read(self, into: memoryview) -> int | None:
+        """Bytes that were read; 0 at the end of the connection, None if there is nothing now."""
+        try:
+            return self.socket.recv_into(into)
+        except BlockingIOError:
+            return None
+        except OSError:  # reset: the peer died with something unread
+            return 0
+
+    def split(self, data: bytes) -> Iterator[memoryview]:
+        """The messages that are whole with `data`."""
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted(self._partial, 0):
+                return
+            data, self._partial = bytes(self._partial), bytearray()
+        view, at = memoryview(data), 0
+        while (end := at + self._wanted(data, at)) <= len(data):
+            yield view[at + _HEAD.size : end]
+            at = end
+        if at < len(data):
+            self._partial += view[at:]
+
+    @staticmethod
+    def _wanted(data: bytes | bytearray, at: int) -> int:
+        """Bytes of the message that begins at `at`, its head included; of the head alone while that is not whole."""
+        return _HEAD.size + (_HEAD.unpack_from(data, at)[0] if len(data) - at >= _HEAD.size else 0)
+
+    def write(self, message: bytes) -> bool:
+        """False if QUEUE messages wait already. What is for a peer that is gone is dropped: its death is told elsewhere."""
+        if len(self.waiting) >= QUEUE:
+            return False
+        head = _HEAD.pack(len(message))
+        sent = 0 if self.waiting else self._sent([head, message])
+        if sent < len(head) + len(message):
+            self.waiting.append(memoryview(head + message)[sent:])
+        return True
+
+    def flush(self) -> None:
+        """Sends what waits, as far as the socket takes it."""
+        while self.waiting:
+            together = list(itertools.islice(self.waiting, BATCH))
+            sent = self._sent(together)
+            if not sent:
+                return
+            while self.waiting and sent >= len(self.waiting[0]):
+                sent -= len(self.waiting.popleft())
+            if sent:
+                self.waiting[0] = self.waiting[0][sent:]
+
+    def _sent(self, buffers: list[Any]) -> int:
+        try:
+            return self.socket.sendmsg(buffers)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.waiting.clear()
+            return sum(len(buffer) for buffer in buffers)
+
+
+class _Lines:
+    """The connections of one channel, and one descriptor for all of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._raised = False
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._closed = False
-
-    def watch(self) -> None:
-        """To be called once, after bind or connect."""
-        self._epoll.register(self.zmq.fileno(), select.EPOLLIN)
-        self._raise_if_waiting()
+        self._lines: dict[int, _LineState] = {}
+        self._listener: socket.socket | None = None
+        self._whole: deque[tuple[_LineState, memoryview]] = deque()
+        self._chunk = memoryview(bytearray(_CHUNK_NBYTES))
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
-    def send(self, frames: list[bytes]) -> bool:
-        """False if the peer is unknown, its queue is full, or the socket is closed."""
-        with self._lock:
-            if self._closed:
+    def listen(self, address: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind(address)
+        self._listener.listen(_BACKLOG)
+        self._epoll.register(self._listener, select.EPOLLIN)
+
+    def add(self, end: socket.socket) -> _LineState:
+        line = self._lines[end.fileno()] = _LineState(end)
+        self._epoll.register(end, select.EPOLLIN)
+        return line
+
+    def send(self, line: _LineState, message: bytes) -> bool:
+        with self.lock:
+            if self.closed:
                 return False
-            try:
-                self.zmq.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.ZMQError as error:
-                if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                    return False
-                raise
-            finally:
-                self._raise_if_waiting()
-            return True
+            had = bool(line.waiting)
+            taken = line.write(message)
+            self._watch(line, had)
+            return taken
 
-    def receive(self) -> list[list[bytes]]:
-        """At most BATCH multipart messages; the descriptor stays readable if there are more."""
-        batch: list[list[bytes]] = []
-        with self._lock:
-            if self._closed:
-                return batch
-            self._lower()
-            while len(batch) < BATCH:
-                try:
-                    batch.append(self.zmq.recv_multipart(zmq.NOBLOCK))
-                except zmq.Again:
-                    break
-            self._raise_if_waiting()
-        return batch
+    def receive(self) -> list[tuple[_LineState, memoryview]]:
+        """At most BATCH messages of all lines; the descriptor stays readable if there are more."""
+        with self.lock:
+            if self.closed:
+                return []
+            more = True
+            while more and len(self._whole) < BATCH:
+                more = False
+                for descriptor, events in self._epoll.poll(0):
+                    more |= self._serve(descriptor, events)
+            batch = [self._whole.popleft() for _ in range(min(BATCH, len(self._whole)))]
+            self._raise(bool(self._whole))
+            return batch
 
-    def close(self, linger_ms: int) -> None:
-        with self._lock:
-            if self._closed:
+    def _serve(self, descriptor: int, events: int) -> bool:
+        """Does what a descriptor is ready for; True if it may be ready for more."""
+        line = self._lines.get(descriptor)
+        if line is None:
+            return descriptor != self._wake and self._accept()
+        if events & select.EPOLLOUT:
+            line.flush()
+            self._watch(line, True)
+        if not events & ~select.EPOLLOUT:
+            return False
+        count = line.read(self._chunk)
+        if count:
+            self._whole.extend((line, message) for message in line.split(bytes(self._chunk[:count])))
+        elif count == 0:
+            self._drop(line)
+        return count == _CHUNK_NBYTES
+
+    def _accept(self) -> bool:
+        assert self._listener is not None
+        with suppress(OSError):  # it has gone again
+            end, _ = self._listener.accept()
+            _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if user == os.geteuid():  # every user of the host can see the address
+                self.add(end)
+            else:
+                end.close()
+        return True
+
+    def _drop(self, line: _LineState) -> None:
+        self._epoll.unregister(line.socket)
+        del self._lines[line.socket.fileno()]
+        line.waiting.clear()
+        line.socket.close()
+
+    def is_open(self, line: _LineState) -> bool:
+        return line.socket.fileno() >= 0
+
+    def _watch(self, line: _LineState, had_waiting: bool) -> None:
+        """Whether it can be written to is asked while something waits to leave, and only then."""
+        waits = bool(line.waiting)
+        if waits != had_waiting and self.is_open(line):
+            self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+
+    def _raise(self, raised: bool) -> None:
+        if raised and not self._raised:
+            os.eventfd_write(self._wake, 1)
+        elif self._raised and not raised:
+            os.eventfd_read(self._wake)
+        self._raised = raised
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Idempotent. What waits has `linger_s` to leave."""
+        with self.lock:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
+            deadline = time.monotonic() + linger_s
+            for line in self._lines.values():
+                with suppress(OSError):
+                    for rest in line.waiting:
+                        line.socket.settimeout(max(0.001, deadline - time.monotonic()))
+                        line.socket.sendall(rest)
+                line.socket.close()
+            self._lines.clear()
+            if self._listener is not None:
+                self._listener.close()
             self._epoll.close()
             os.close(self._wake)
-            self.zmq.close(linger_ms)
-        self._context.term()
-
-    def _raise_if_waiting(self) -> None:
-        if int(self.zmq.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            os.eventfd_write(self._wake, 1)
-
-    def _lower(self) -> None:
-        try:
-            os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
 
 
 class DriverChannel:
     """The driver's end. Peers are named by the identity they connect with ("process/replica/epoch/token")."""
 
     def __init__(self) -> None:
-        self._bound: _Socket | None = None  # zmq's threads start with `bind`, so a driver that never runs holds nothing
+        self._bound: _Lines | None = None
+        self._peers: dict[str, _LineState] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
         self.malformed = 0
 
     def bind(self) -> str:
-        """Binds to a fresh abstract address (no file, nothing to clean up) and returns it."""
-        address = f"ipc://@omnistage-{secrets.token_hex(16)}"
-        self._bound = _Socket(zmq.ROUTER)
-        self._bound.zmq.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._bound.zmq.bind(address)
-        self._bound.watch()
+        """Listens at a fresh abstract address (no file, nothing to clean up) and returns it."""
+        address = f"omnistage-{secrets.token_hex(16)}"
+        self._bound = _Lines()
+        self._bound.listen(f"\0{address}")
         return address
 
     @property
-    def _socket(self) -> _Socket:
+    def _lines(self) -> _Lines:
         assert self._bound is not None, "bind comes first"
         return self._bound
 
     def fileno(self) -> int:
         """Readable while messages wait."""
-        return self._socket.fileno()
+        return self._lines.fileno()
 
     def send(self, identity: str, message: ToWorker) -> bool:
         """False if there is no such peer (not yet, or no more) or it has stopped reading."""
-        return self._socket.send([identity.encode(), self._encoder.encode(message)])
+        line = self._peers.get(identity)
+        if line is None:
+            return False
+        if not self._lines.is_open(line):
+            del self._peers[identity]
+            return False
+        return self._lines.send(line, self._encoder.encode(message))
 
     def receive(self) -> list[tuple[str, FromWorker]]:
         """What has come, at most BATCH messages, without waiting. Malformed messages are counted and dropped."""
         messages: list[tuple[str, FromWorker]] = []
-        for frames in self._socket.receive():
+        for line, body in self._lines.receive():
             try:
-                identity, body = frames
-                messages.append((identity.decode(), self._decoder.decode(body)))
+                if line.identity is None:
+                    line.identity = str(body, "utf-8")
+                    self._peers[line.identity] = line
+                else:
+                    messages.append((line.identity, self._decoder.decode(body)))
             except (ValueError, msgspec.MsgspecError):
                 self.malformed += 1
         return messages
@@ -139,31 +284,37 @@ class DriverChannel:
     def close(self) -> None:
         """Idempotent; fine also without `bind`."""
         if self._bound is not None:
-            self._bound.close(linger_ms=0)
+            self._bound.close()
+            self._peers.clear()
 
 
 class WorkerChannel:
-    """A worker's end; `send` may be called from any thread."""
+    """A worker's end; `send` may be called from any thread. Raises ConnectionError where no driver listens at `address`."""
 
     def __init__(self, address: str, identity: str) -> None:
-        self._socket = _Socket(zmq.DEALER)
-        self._socket.zmq.setsockopt(zmq.ROUTING_ID, identity.encode())
-        self._socket.zmq.connect(address)
-        self._socket.watch()
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            end.connect(f"\0{address}")
+        except OSError:
+            end.close()
+            raise
+        self._lines = _Lines()
+        self._line = self._lines.add(end)
+        self._lines.send(self._line, identity.encode())
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToWorker)
 
     def fileno(self) -> int:
         """Readable while messages wait."""
-        return self._socket.fileno()
+        return self._lines.fileno()
 
     def send(self, message: FromWorker) -> bool:
         """False if the driver has stopped reading (QUEUE messages wait) or the channel is closed."""
-        return self._socket.send([msgspec.msgpack.encode(message)])
+        return self._lines.send(self._line, msgspec.msgpack.encode(message))
 
     def receive(self) -> list[ToWorker]:
         """What has come, at most BATCH messages, without waiting."""
-        return [self._decoder.decode(frames[-1]) for frames in self._socket.receive()]
+        return [self._decoder.decode(body) for _, body in self._lines.receive()]
 
     def close(self) -> None:
-        """Waits at most a second for what has been sent to leave."""
-        self._socket.close(linger_ms=1000)
+        """Waits at most LAST_WORDS_S for what has been sent to leave."""
+        self._lines.close(LAST_WORDS_S)
