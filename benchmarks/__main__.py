@@ -9,10 +9,17 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import handoff, machine, sse, start
+from benchmarks import added, handoff, hops, machine, sse, start
 from benchmarks.rows import Benchmark, Row
 
-BENCHMARKS: tuple[Benchmark, ...] = (*start.BENCHMARKS, *machine.BENCHMARKS, *handoff.BENCHMARKS, *sse.BENCHMARKS)
+BENCHMARKS: tuple[Benchmark, ...] = (
+    *start.BENCHMARKS,
+    *machine.BENCHMARKS,
+    *handoff.BENCHMARKS,
+    *hops.BENCHMARKS,
+    *added.BENCHMARKS,
+    *sse.BENCHMARKS,
+)
 OUT = Path("out/bench.json")
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`goal` reads like "<= 0.8"; it is for `ratio` where there is a peer, else for `ours`. CPU seconds sum over processes."""
+    """`goal` reads like "<= 0.8"; it is for `ratio` where there is a peer, else for `ours`. `at_most` bounds `ours` beside it. CPU
+    seconds sum over processes."""
 
     name: str
     ours: float
@@ -25,6 +26,7 @@ class Row:
     peer: float | None = None
     peer_version: str | None = None
     ratio: float | None = None
+    at_most: float | None = None
     env: dict[str, str] = field(default_factory=dict)
     cpu_s_ours: float | None = None
     cpu_s_peer: float | None = None
@@ -34,6 +36,8 @@ class Row:
     def reached(self) -> bool:
         sign, limit = self.goal.split()
         value = self.ours if self.ratio is None else self.ratio
+        if self.at_most is not None and self.ours > self.at_most:
+            return False
         return value <= float(limit) if sign == "<=" else value >= float(limit)
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-COMMAND = Path(sys.executable).with_name("omnistage")
+COMMAND = (str(Path(sys.executable).with_name("omnistage")),)
+OWN_COMMAND = (sys.executable, "-m", "benchmarks.served")
+"""Knows the benchmarks' own pipelines too."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -27,9 +29,9 @@ def free_port() -> int:
 class Server:
     """`omnistage serve MODEL`; `started` is the monotonic time just before exec."""
 
-    def __init__(self, model: str, *flags: str) -> None:
+    def __init__(self, model: str, *flags: str, command: tuple[str, ...] = COMMAND) -> None:
         self.port = free_port()
-        arguments = [str(COMMAND), "serve", model, "--port", str(self.port), *flags]
+        arguments = [*command, "serve", model, "--port", str(self.port), *flags]
         self.started = time.monotonic()
         self.process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -81,8 +83,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: str, *flags: str) -> Iterator[Server]:
-    server = Server(model, *flags)
+def serving(model: str, *flags: str, command: tuple[str, ...] = COMMAND) -> Iterator[Server]:
+    server = Server(model, *flags, command=command)
     try:
         yield server
     finally:
