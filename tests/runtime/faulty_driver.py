@@ -1,9 +1,10 @@
-"""A driver process whose machine raises for a request named "poison...", and whose loop stands still for one named "hang..."."""
+"""A driver process whose machine raises for a request named "poison...", and whose loop stands still for one named "hang...". A
+zygote that is asked for is made soon."""
 
 import time
 
 from omnistage.orchestrator.machine import Orchestrator
-from omnistage.runtime import engine_process
+from omnistage.runtime import engine_process, zygote
 from omnistage.wire.messages import Arrived, Command, Event
 
 
@@ -17,5 +18,6 @@ class Faulty(Orchestrator):
 
 
 if __name__ == "__main__":
+    zygote.QUIET_S = 0.05
     engine_process.Orchestrator = Faulty  # type: ignore[attr-defined]
     engine_process.main()

@@ -77,6 +77,7 @@ def remote(
     record: Path | None = None,
     observer: FlowObserver | None = None,
     driver_module: str = DRIVER_MODULE,
+    zygote: bool = False,
     **limits: Any,
 ) -> RemoteDriver:
     placed = name_connectors(stages, inline=False)
@@ -86,6 +87,7 @@ def remote(
         record_events_path=record,
         observer=observer,
         driver_module=driver_module,
+        zygote=zygote,
     )
 
 

@@ -1,5 +1,6 @@
 """A driver process from its server's side: its plan, its start, the workers that are held for it."""
 
+import gc
 import logging
 import os
 import signal
@@ -23,6 +24,11 @@ def plan_of(folder: Path) -> DriverPlan:
     )
 
 
+def open_files() -> int:
+    gc.collect()  # what other tests have left to the collector is theirs
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_a_plan_travels_as_it_is(tmp_path: Path) -> None:
     """Fault: a driver process that runs another configuration than the one that was resolved."""
     plan = plan_of(tmp_path)
@@ -42,14 +48,14 @@ def test_a_driver_that_ends_is_seen_and_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(logging.getLogger("omnistage"), "level", logging.ERROR)
     logging.getLogger("omnistage").manager._clear_cache()  # type: ignore[attr-defined]
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_files()
     driver = launch_driver(plan_of(tmp_path), 0.0, module="told")
     assert driver.wait() == 3
     assert os.read(driver.stream.fileno(), 10) == b"error"
     assert driver.stream.receive() == [] and driver.stream.ended
     assert not driver.adopt()
     driver.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_files() == descriptors
 
 
 def test_a_start_that_fails_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +64,11 @@ def test_a_start_that_fails_leaves_no_descriptor(tmp_path: Path, monkeypatch: py
     def no_processes(*_: object, **__: object) -> None:
         raise OSError("no more processes")
 
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_files()
     monkeypatch.setattr(subprocess, "Popen", no_processes)
     with pytest.raises(OSError, match="no more processes"):
         launch_driver(plan_of(tmp_path), 0.0)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_files() == descriptors
 
 
 def test_drivers_that_die_often_are_started_later_and_then_not_any_more() -> None:
@@ -74,7 +80,7 @@ def test_drivers_that_die_often_are_started_later_and_then_not_any_more() -> Non
 
 def test_what_is_held_of_workers_lets_them_be_ended_and_forgotten() -> None:
     """Fault: a worker that is left, pidfds that add up, a wait that is longer than its deadline."""
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_files()
     sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     workers, left = WorkersState(), WorkersState()
     for sleeper in sleepers[:2]:
@@ -93,4 +99,4 @@ def test_what_is_held_of_workers_lets_them_be_ended_and_forgotten() -> None:
     left.forget_ended(5.0)
     assert len(left) == 0
     assert [sleeper.wait() for sleeper in sleepers] == [-signal.SIGKILL] * 3
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_files() == descriptors

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +32,18 @@ from tests.runtime.harness import request
 class Server:
     """The other end. `heard` is everything that was said but heartbeats."""
 
-    def __init__(self, heartbeat_s: float = 1.0) -> None:
+    def __init__(self, heartbeat_s: float = 1.0, record: Path | None = None) -> None:
         ours, theirs = socket.socketpair()
         self.line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.stream = FrameStream(ours)
-        plan = DriverPlan(config=OrchestratorConfig(stages=()), processes=(), heartbeat_s=heartbeat_s)
+        plan = DriverPlan(
+            config=OrchestratorConfig(stages=()),
+            processes=(),
+            heartbeat_s=heartbeat_s,
+            record_events=None if record is None else str(record),
+        )
         self.process = EngineProcess(plan, theirs, their_line)
+        self._theirs = their_line
         self.heard: list[Any] = []
         self.beats = 0
         self.codes: list[int] = []
@@ -64,13 +71,19 @@ class Server:
         self.thread.join(timeout_s)
         return self.codes[0]
 
+    def close(self) -> None:
+        self.stream.close()
+        self.thread.join(5.0)
+        self.process._stream.close()
+        self.line.close()
+        self._theirs.close()
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server(heartbeat_s=0.05)
     yield server
-    server.stream.close()
-    server.thread.join(5.0)
+    server.close()
 
 
 def test_what_is_asked_is_answered(server: Server) -> None:
@@ -120,6 +133,15 @@ def test_a_server_that_does_not_read_is_not_written_to_for_ever(server: Server) 
     assert waiting > 1_000_000
     time.sleep(0.3)
     assert stream.waiting_nbytes <= waiting
+
+
+def test_a_record_that_cannot_be_made_keeps_no_driver_from_serving(tmp_path: Path) -> None:
+    """Fault: a folder that was removed meanwhile turns the death of one driver into a crash loop."""
+    server = Server(record=tmp_path / "gone" / "events.2")
+    server.say(Arrived(now=0.0, request=request("r")))
+    assert server.hear(Ended).request_id == "r"
+    server.close()
+    assert server.codes == [EXIT_STOPPED]
 
 
 def test_it_imports_nothing_of_the_models() -> None:

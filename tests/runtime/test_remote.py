@@ -3,6 +3,7 @@
 What every runtime does alike is in test_base. Tests in the first half share one runtime.
 """
 
+import gc
 import os
 import queue
 import signal
@@ -56,6 +57,13 @@ def ready(runtime: RemoteDriver) -> RemoteDriver:
 def driver_pid(runtime: RemoteDriver) -> int:
     assert runtime._driver is not None
     return runtime._driver.process.pid
+
+
+def zygote_pid(runtime: RemoteDriver) -> int | None:
+    told: queue.Queue[Any] = queue.Queue()
+    runtime.inspect(told.put)
+    pid: int | None = told.get(timeout=5.0)["driver"]["runtime"]["zygote"]["pid"]
+    return pid
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +183,7 @@ def test_a_driver_that_is_killed_is_replaced(shared: RemoteDriver, folder: Path)
     callers = [Caller(shared, request(f"open-{number}", items=500, pause_s=0.02)) for number in range(3)]
     callers[0].next()
     answers: queue.Queue[Any] = queue.Queue()
-    workers = pids(shared)
+    workers, before = pids(shared), [replica.restarts for replica in shared.status().replicas]
     os.kill(workers["voice"], signal.SIGSTOP)
     shared.control("debug_state", {}, lambda results, error: answers.put(error))
     os.kill(driver_pid(shared), signal.SIGKILL)
@@ -192,7 +200,7 @@ def test_a_driver_that_is_killed_is_replaced(shared: RemoteDriver, folder: Path)
     assert meanwhile.outcome == "finished" or meanwhile.error == closed.error
     status = shared.wait_ready(20.0)
     assert status.state == "ready" and status.reason == ""
-    assert [replica.restarts for replica in status.replicas] == [1, 2]
+    assert [replica.restarts for replica in status.replicas] == [restarts + 1 for restarts in before]
     assert Caller(shared, request("after", items=2)).end().outcome == "finished"
     assert eventually(lambda: not any(alive(pid) for pid in workers.values()))
     shared.close(0.0)
@@ -205,10 +213,11 @@ def test_a_driver_that_is_killed_is_replaced(shared: RemoteDriver, folder: Path)
 def test_a_driver_whose_loop_stands_still_is_killed(
     made: list[RemoteDriver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault: a driver that hangs, or is stopped, keeps every caller waiting, and health says that all is well."""
+    """Fault: a driver that hangs, or is stopped, keeps every caller waiting, and health says that all is well; its zygote, which
+    is stopped and does not see the end, is left behind."""
     for name, seconds in (("SILENCE_S", 0.8), ("DOUBT_S", 1.2)):
         monkeypatch.setattr(driver_process, name, seconds)
-    made.append(remote(*two_stages(tmp_path), driver_module=FAULTY, restart_first_s=0.05, strikes=3))
+    made.append(remote(*two_stages(tmp_path), driver_module=FAULTY, zygote=True, restart_first_s=0.05, strikes=3))
     made[0]._plan = msgspec.structs.replace(made[0]._plan, heartbeat_s=0.1)
     runtime = made[0]
     runtime.start()
@@ -219,10 +228,15 @@ def test_a_driver_whose_loop_stands_still_is_killed(
     assert runtime.status().reason == "the driver process has said nothing for 0.8 s"
     os.kill(stopped, signal.SIGCONT)
     assert eventually(lambda: runtime.status().state == "ready") and driver_pid(runtime) == stopped
+    assert eventually(lambda: zygote_pid(runtime) is not None, 15.0)
+    zygote = zygote_pid(runtime)
+    assert zygote is not None
+    os.kill(zygote, signal.SIGSTOP)
     closed = Caller(runtime, request("hang")).end(5.0)
     assert closed.error is not None
     assert closed.error.message == "the driver process said nothing for 2 s and was killed"
     assert not alive(stopped)
+    assert eventually(lambda: not alive(zygote))
     assert eventually(lambda: runtime.status().state == "ready", 20.0)
 
 
@@ -265,6 +279,7 @@ def test_closing_waits_for_no_driver_that_hangs(tmp_path: Path, monkeypatch: pyt
     """Fault: a server that cannot be ended, descriptors and processes that it leaves behind."""
     for name, seconds in (("STOP_GRACE_S", 1.0), ("STOP_MARGIN_S", 0.1)):
         monkeypatch.setattr(remote_module, name, seconds)
+    gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     runtime = ready(remote(*two_stages(tmp_path)))
     everyone = [driver_pid(runtime), *pids(runtime).values()]

@@ -84,7 +84,7 @@ def test_a_death_ends_everything_once(state: RemoteState, board: StatusBoardStat
     def faulty(_: object) -> None:
         raise RuntimeError("a caller's own fault")
 
-    state.sinks.update({"bad": faulty, "r": told.append})
+    state.sinks.update({"bad": faulty, "r": told.append, "open": told.append})
     state.controls["1"] = lambda results, error: told.append((results, error))
     state.inspections["2"] = told.append
     state.hear(ended("r"), iter(()))
@@ -92,7 +92,7 @@ def test_a_death_ends_everything_once(state: RemoteState, board: StatusBoardStat
     state.lose(DIED, comes_back=True)
     state.hear(ControlReply(call_id="1"), iter(()))
     state.hear(Inspected(call_id="2", held={}), iter(()))
-    assert told == [ClientClosed("r", "finished"), ({}, DIED), None]
+    assert told == [ClientClosed("r", "finished"), ClientClosed("open", "failed", DIED), ({}, DIED), None]
     assert {replica.state for replica in board.replicas} == {"restarting"}
     state.lose(DIED, comes_back=False)
     assert {(replica.state, replica.note) for replica in board.replicas} == {("down", "it died")}

@@ -33,6 +33,8 @@ def test_messages_arrive_whole_and_in_order(ends: tuple[FrameStream, FrameStream
         ends[0].send(frames)
     assert read(ends[1], len(sent), ends[0]) == sent
     assert ends[0].waiting_nbytes == 0
+    ends[0].send([b"ends in nothing", b"", b""])
+    assert [[bytes(frame) for frame in frames] for frames in ends[1].receive()] == [[b"ends in nothing", b"", b""]]
 
 
 def test_an_end_that_reads_nothing_holds_nobody_up(ends: tuple[FrameStream, FrameStream]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from omnistage.connectors.descriptors import offer_descriptor
-from omnistage.core.errors import ErrorInfo
+from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.core.payload import Tensor
 from omnistage.obs.figures import StageFigures
 from omnistage.obs.log import configure_logging
@@ -33,6 +33,7 @@ from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, ReplicaStatus
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.driver_process import DriverPlan
+from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.status import Key
 from omnistage.wire.engine import (
     Delivered,
@@ -130,7 +131,7 @@ class EngineProcess(Driver):
         super().__init__(
             Orchestrator(plan.config),
             plan.processes,
-            record_events_path=None if plan.record_events is None else Path(plan.record_events),
+            record_events_path=_record_of(plan),
             observer=self._outgoing if plan.observed else None,
             worker_module=plan.worker_module,
             zygote=plan.zygote,
@@ -141,6 +142,7 @@ class EngineProcess(Driver):
         self._next_beat_s = 0.0
         self._shown: dict[Key, ReplicaStatus] = {}
         self._shown_gauges: dict[Key, Any] = {}
+        self._zygote: int | None = None
 
     def serve(self) -> int:
         self._board.enter("open")
@@ -227,9 +229,14 @@ class EngineProcess(Driver):
             before = self._shown.get(key)
             if before is not replica:
                 self._shown[key] = replica
-                if replica.pid is not None and (before is None or before.pid != replica.pid):
-                    self._hand_over(replica.pid)
+                pid = replica.pid
+                if pid is not None and (before is None or before.pid != pid):
+                    self._hand_over(pid, self._supervisor.pidfd_of(pid))
                 self._outgoing.say(_as_shown(replica))
+        zygote = self._supervisor.zygote.pid
+        if zygote != self._zygote:
+            self._zygote = zygote
+            self._hand_over_child(zygote)
         if self._stream.waiting_nbytes:
             self._next_beat_s = now + self._heartbeat_s
             return
@@ -242,16 +249,35 @@ class EngineProcess(Driver):
             self._next_beat_s = now + self._heartbeat_s
             self._outgoing.say(DriverBeat())
 
-    def _hand_over(self, pid: int) -> None:
-        """The pidfd of a worker, so that the server can end it after this process."""
-        pidfd = self._supervisor.pidfd_of(pid)
+    def _hand_over_child(self, pid: int | None) -> None:
+        """Of a child of this process that is not reaped: its number is nobody else's."""
+        if pid is not None:
+            pidfd = os.pidfd_open(pid)
+            self._hand_over(pid, pidfd)
+            os.close(pidfd)
+
+    def _hand_over(self, pid: int, pidfd: int | None) -> None:
+        """The pidfd of what was started here, so that the server can end it after this process."""
         if pidfd is None:
             return
         try:
             if not offer_descriptor(self._life_line, {"pid": pid}, pidfd):
-                logger.warning("the server does not take the pidfd of worker %d", pid)
+                logger.warning("the server does not take the pidfd of process %d", pid)
         except OSError:  # the server is gone, which the channel tells
-            logger.debug("no server takes the pidfd of worker %d", pid)
+            logger.debug("no server takes the pidfd of process %d", pid)
+
+
+def _record_of(plan: DriverPlan) -> Path | None:
+    """The first driver's file was made by the server. One that cannot be made later is no reason not to serve."""
+    if plan.record_events is None:
+        return None
+    path = Path(plan.record_events)
+    try:
+        EventLog(path, plan.config).close()
+    except ConfigError as error:
+        logger.warning("events are not recorded: %s", error.message)
+        return None
+    return path
 
 
 def _as_shown(replica: ReplicaStatus) -> ReplicaShown:
