@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
 import time
 
@@ -12,6 +14,7 @@ from benchmarks.servers import Server, serving
 MODEL = "demo"
 HEALTH_REPEATS = 5
 TOKEN_REPEATS = 3
+RESTART_REPEATS = 3
 SETTLE_S = 15.0
 """For the zygote, which is made in the background once everything has been ready for a while."""
 IDLE_S = 60.0
@@ -58,6 +61,25 @@ def _seconds_to_first_token(server: Server) -> float:
     raise RuntimeError(f"no token came: status {answer.status}")
 
 
+def restart() -> list[Row]:
+    """One death a server: after the second in a minute it waits longer before it starts a worker again."""
+    times, cpu = [], 0.0
+    for _ in range(RESTART_REPEATS):
+        with serving(MODEL, "--debug") as server:
+            server.wait((200,), pause_s=0.05)
+            time.sleep(SETTLE_S)
+            state = json.loads(server.ask("GET", "/debug/state").read())
+            before = server.cpu_s()
+            killed_at = time.monotonic()
+            os.kill(state["workers"]["thinker/0"]["process"]["pid"], signal.SIGKILL)
+            server.wait((503,))
+            server.wait((200,))
+            times.append(time.monotonic() - killed_at)
+            cpu += server.cpu_s() - before
+    workload = f"omnistage serve {MODEL}: kill -9 of the thinker's worker to /health 200, median of {RESTART_REPEATS}"
+    return [Row("restart_s", statistics.median(times), "<= 2", "s", workload, cpu_s_ours=cpu / RESTART_REPEATS)]
+
+
 def idle() -> list[Row]:
     with serving(MODEL) as server:
         server.wait((200,), pause_s=0.05)
@@ -73,5 +95,6 @@ def idle() -> list[Row]:
 BENCHMARKS = (
     Benchmark(("start_health_s",), first_health),
     Benchmark(("start_first_token_s",), first_token),
+    Benchmark(("restart_s",), restart),
     Benchmark(("idle_cpu_percent",), idle),
 )

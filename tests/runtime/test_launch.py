@@ -24,13 +24,17 @@ def process(folder: Path) -> ProcessPlan:
     return plan_processes((stage(0, "counter", folder, threads=3, env={"OWN": "yes", "MKL_NUM_THREADS": "1"}),))[0]
 
 
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteProcess]:
-    plan = process(tmp_path_factory.mktemp("zygote"))
+def zygote_of(plan: ProcessPlan) -> ZygoteProcess:
     one = ZygoteProcess(worker_environment(plan), TOLD, [plan])
     assert select.select([one.line], [], [], 20.0)[0]
     one.pump()
     assert one.ready is not None
+    return one
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteProcess]:
+    one = zygote_of(process(tmp_path_factory.mktemp("zygote")))
     yield one
     one.end()
     one.close()
@@ -97,6 +101,22 @@ def test_a_killed_worker_is_seen_and_reaped(launched: Launched) -> None:
     assert launched.child.bury() == -signal.SIGKILL
     launched.kill()
     assert not alive(launched.pid) and eventually(lambda: not alive(helper))
+
+
+def test_whom_nobody_saw_die_is_buried_all_the_same(tmp_path: Path) -> None:
+    """Fault: helpers of the dead live on, or a wait without end, where the zygote had died before its child."""
+    plan, arena = process(tmp_path), create_arena(4096)
+    one = zygote_of(plan)
+    worker = launch_worker(plan, 1, 4, address="ipc://@nowhere", identity="i", arena=arena, start=one.fork)
+    os.close(arena)
+    helper = answer(worker)["helper"]
+    one.end()
+    assert alive(worker.pid) and one.gone
+    worker.kill()
+    assert worker.child.bury() is None
+    assert not alive(worker.pid) and eventually(lambda: not alive(helper))
+    worker.close()
+    one.close()
 
 
 def test_a_worker_that_is_gone_is_told_as_an_error_of_the_line(launched: Launched) -> None:

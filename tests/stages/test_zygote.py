@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +62,26 @@ def test_a_fork_that_the_system_refuses_is_told(
     say(server, ForkOrder(), [0, 1, 2])
     runner._take_order()
     assert hear_zygote(server) == (ForkRefused(reason="[Errno 11] Resource temporarily unavailable"), [])
+
+
+def test_a_server_that_goes_while_modules_load_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: an orphan that imports for seconds, for nobody."""
+    go = threading.Event()
+    gate: Any = SimpleNamespace(go=go)
+    monkeypatch.setitem(sys.modules, "gate_of_an_import", gate)
+    (tmp_path / "imports_slowly.py").write_text("import gate_of_an_import; gate_of_an_import.go.wait(20)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server, control = open_lifeline()
+    runner = ZygoteRunner(ZygotePlan(control=control.fileno(), module="imports_slowly", stages=()), control)
+    thread = threading.Thread(target=runner.run)
+    with control:
+        thread.start()
+        server.close()
+        thread.join(10.0)
+        assert not thread.is_alive()
+    go.set()
 
 
 @pytest.mark.parametrize(
