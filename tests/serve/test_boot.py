@@ -210,6 +210,14 @@ def test_a_busy_port_is_told_before_anything_loads(tmp_path: Path) -> None:
         bound_socket("127.0.0.1", 70000)
 
 
+def test_who_takes_nothing_is_cut_off_by_the_kernel() -> None:
+    """Fault: what was written last to a client that reads no more, or has vanished, holds its connection for ever."""
+    with bound_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()[:2]):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+
+
 async def test_until_the_app_is_there_the_front_answers() -> None:
     """Fault: a request that comes in the first second is answered with nothing, or with a success."""
     front = FrontState()

@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import httpx
 import pytest
+from uvicorn.server import ServerState
 
 from omnistage.serve import connection
 from omnistage.serve.client import EventStream
@@ -147,22 +148,51 @@ def test_an_answer_may_take_longer_than_a_question(address: str) -> None:
 
 def test_many_slow_clients_leave_the_others_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: those who hold connections open keep those who ask from being answered."""
-    monkeypatch.setattr(connection, "HEAD_S", 0.8)
-    monkeypatch.setattr(connection, "BODY_S", 0.8)
-    slow: list[socket.socket] = []
-    try:
+    monkeypatch.setattr(connection, "HEAD_S", 30.0)
+    monkeypatch.setattr(connection, "BODY_S", 30.0)
+    with ExitStack() as slow:
         for index in range(150):
-            slow.append(connected(address))
-            slow[-1].sendall(HEAD.encode() if index % 2 else f"{HEAD}Content-Length: 9\r\n\r\n".encode())
-        began = time.monotonic()
-        answers = [httpx.post(address + CHAT_PATH, json={"messages": CHAT}, timeout=SOON_S) for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [200] * 3
-        assert time.monotonic() - began < 2.0
-        for client in slow:
-            refusal(rest(client), 408)
-    finally:
-        for client in slow:
-            client.close()
+            client = slow.enter_context(closing(connected(address)))
+            client.sendall(HEAD.encode() if index % 2 else f"{HEAD}Content-Length: 9\r\n\r\n".encode())
+        for _ in range(3):
+            answer = httpx.post(address + CHAT_PATH, json={"messages": CHAT}, timeout=SOON_S)
+            assert answer.status_code == 200
+
+
+def test_what_follows_in_one_packet_is_awaited_too(address: str) -> None:
+    """Fault: a head that came together with the request before it begins no deadline for its body."""
+    with closing(connected(address)) as client:
+        client.sendall(f"GET /version HTTP/1.1\r\nHost: x\r\n\r\n{HEAD}Content-Length: 9\r\n\r\n".encode())
+        _, _, second = rest(client).partition(b"}")
+    assert "body was not whole" in refusal(second, 408)["message"]
+
+
+async def test_who_answers_one_that_was_refused_is_told_at_once() -> None:
+    """Fault: two answers to one request while the first one is still on its way, and a traceback in the log."""
+
+    class Unread(asyncio.Transport):
+        """Never done with what was written."""
+
+        closing = False
+
+        def write(self, data: Any) -> None: ...
+
+        def is_closing(self) -> bool:
+            return self.closing
+
+        def close(self) -> None:
+            self.closing = True
+
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    config = connection.http_config(app, last_words_s=1)
+    config.load()
+    one = connection.Connection(config=config, server_state=ServerState(), app_state={})
+    one.connection_made(Unread())
+    one.data_received(f"{HEAD}Transfer-Encoding: chunked\r\n\r\nno length\r\n".encode())
+    assert await asyncio.wait_for(one.cycle.receive(), SOON_S) == {"type": "http.disconnect"}
+    await one.cycle.send({"type": "http.response.start", "status": 200, "headers": []})
+    one.connection_lost(None)
 
 
 @pytest.mark.parametrize(

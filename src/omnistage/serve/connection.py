@@ -47,13 +47,13 @@ def http_config(app: Any, *, last_words_s: int) -> uvicorn.Config:
 
 
 class Connection(H11Protocol):
-    """The state of one connection. `_owed` is what the deadline that runs is for: "head" or "body", and after which request."""
+    """The state of one connection. `_owed` is what the deadline that runs is for: "head", "body", or nothing."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._served = self.app
         self.app = self._with_pieces
-        self._owed: tuple[str | None, object] = (None, None)
+        self._owed: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -86,12 +86,11 @@ class Connection(H11Protocol):
                 self._expect(None)
 
     def _expect(self, part: str | None, within_s: float = 0.0) -> None:
-        owed = (part, self.cycle)
-        if owed == self._owed:
+        if part == self._owed:
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        self._owed = owed
+        self._owed = part
         self._deadline = None if part is None else self.loop.call_later(within_s, self._late, part, within_s)
 
     def _late(self, part: str, within_s: float) -> None:
@@ -104,8 +103,8 @@ class Connection(H11Protocol):
         self._refuse(400, "invalid_http", msg)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Ends the connection, with an error object where no answer has begun; whoever was at work on one is told of a client
-        that has gone."""
+        """Ends the connection, with an error object where no answer has begun. Whoever works on one is told at once that the client
+        has gone, not when the last byte is out: until then it might answer a second time."""
         if self.transport.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
