@@ -63,7 +63,7 @@ from omnistage.wire.messages import (
 )
 from omnistage.wire.stream import Buffer, FrameStream
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("omnistage.runtime.engine_process")  # `__name__` is "__main__" here
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
 ORPHAN_GRACE_S = 6.0

@@ -62,7 +62,7 @@ from omnistage.wire.worker import (
     ToWorker,
 )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("omnistage.stages.worker")  # `__name__` is "__main__" in a process of its own
 
 DESCRIPTOR_WAIT_S = 10.0
 """How long an item may wait for the descriptor of the memory it lies in; then its request fails."""
