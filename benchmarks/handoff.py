@@ -44,10 +44,7 @@ class ArraySource:
     """A producer's array, as a stage hands it over."""
 
     array: np.ndarray[Any, Any]
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec(self.array.dtype.name, self.array.shape)
+    spec: TensorSpec
 
     def copy_to(self, view: memoryview) -> None:
         view[:] = self.array.data.cast("B")
@@ -70,7 +67,8 @@ class ArenaLane:
         self._line.settimeout(60)
 
     def send(self, array: np.ndarray[Any, Any]) -> int:
-        ref = self._connector.try_put(MultimodalPayload({"t": ArraySource(array)}))
+        source = ArraySource(array, TensorSpec(array.dtype.name, array.shape))
+        ref = self._connector.try_put(MultimodalPayload({"t": source}))
         assert ref is not None
         self._line.send(msgspec.msgpack.encode(ref))
         found = int(self._line.recv(64))

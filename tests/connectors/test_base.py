@@ -33,7 +33,7 @@ def test_places_are_aligned_and_do_not_overlap(lengths: list[int]) -> None:
 def test_what_is_written_is_read(lengths: list[int]) -> None:
     """Fault: an empty tensor shifts those behind it."""
     payload = payload_of(lengths)
-    ref = inline_ref(payload, connector="c", owner="o", epoch=0, key=0)
+    ref = inline_ref(payload, *lay_out(payload), connector="c", owner="o", epoch=0, key=0)
     assert ref is not None
     assert ref.inline is not None
     again = read(ref, memoryview(ref.inline))
@@ -45,16 +45,17 @@ def test_the_inline_bound_is_on_all_tensors_together() -> None:
     """Fault: many small tensors make a message without a bound."""
     half = np.zeros(INLINE_NBYTES // 2, np.uint8)
     both = MultimodalPayload({"a": Tensor.of(half), "b": Tensor.of(half)})
-    assert inline_ref(both, connector="c", owner="o", epoch=0, key=0) is not None
+    assert inline_ref(both, *lay_out(both), connector="c", owner="o", epoch=0, key=0) is not None
     more = MultimodalPayload({**both.tensors, "c": Tensor.of(half[:1])})
-    assert inline_ref(more, connector="c", owner="o", epoch=0, key=0) is None
+    assert inline_ref(more, *lay_out(more), connector="c", owner="o", epoch=0, key=0) is None
 
 
 def test_a_dtype_that_cannot_travel_fails_in_the_sender() -> None:
     """Fault: the receiver finds bytes it cannot read."""
     odd = Tensor(TensorSpec("complex64", (1,)), memoryview(bytes(8)))
-    with pytest.raises(KeyError):
-        check_spec(MultimodalPayload({"t": odd}))
+    for asked in (check_spec, lay_out):
+        with pytest.raises(KeyError):
+            asked(MultimodalPayload({"t": odd}))
 
 
 def test_write_leaves_the_gaps_alone() -> None:

@@ -57,20 +57,22 @@ Connectors = Mapping[str, OmniConnector]
 
 
 def lay_out(payload: MultimodalPayload) -> tuple[tuple[TensorPlace, ...], int]:
-    """Aligned places of the payload's tensors, and the bytes they need together."""
+    """Aligned places of the payload's tensors, and the bytes they need together. KeyError for a dtype that cannot travel."""
     places: list[TensorPlace] = []
     end = 0
     for name, tensor in payload.tensors.items():
-        places.append(TensorPlace(name, tensor.spec, end))
-        end += -(-tensor.spec.nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
+        spec = tensor.spec
+        places.append(TensorPlace(name, spec, end))
+        end += -(-spec.nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
     return tuple(places), end
 
 
 def write(payload: MultimodalPayload, places: tuple[TensorPlace, ...], view: memoryview) -> None:
     """Copies every tensor to its place in `view`: the one copy of a hand-off."""
     for place in places:
-        if place.spec.nbytes:
-            payload.tensors[place.name].copy_to(view[place.offset : place.offset + place.spec.nbytes])
+        nbytes = place.spec.nbytes
+        if nbytes:
+            payload.tensors[place.name].copy_to(view[place.offset : place.offset + nbytes])
 
 
 def read(ref: PayloadRef, view: memoryview) -> MultimodalPayload:
@@ -91,9 +93,17 @@ def _cut(place: TensorPlace, view: memoryview) -> memoryview:
     return view[place.offset : place.offset + spec.nbytes]
 
 
-def inline_ref(payload: MultimodalPayload, *, connector: str, owner: str, epoch: int, key: int) -> PayloadRef | None:
-    """A reference that carries the bytes itself, or None if they are too many."""
-    places, nbytes = lay_out(payload)
+def inline_ref(
+    payload: MultimodalPayload,
+    places: tuple[TensorPlace, ...],
+    nbytes: int,
+    *,
+    connector: str,
+    owner: str,
+    epoch: int,
+    key: int,
+) -> PayloadRef | None:
+    """A reference that carries the bytes itself, or None if they are too many. `places` and `nbytes` are `lay_out`'s."""
     if nbytes > INLINE_NBYTES:
         return None
     data = b""

@@ -39,9 +39,11 @@ class BuddyCache:
     def take(self, nbytes: int) -> int | None:
         """The offset of a block of at least `nbytes`, or None if there is no room now."""
         size = self.smallest << max(0, (-(-nbytes // self.smallest) - 1).bit_length())
-        fitting = min((held for held, offsets in self._free.items() if held >= size and offsets), default=None)
-        if fitting is None:
-            return None
+        fitting = size
+        while not self._free.get(fitting):
+            fitting *= 2
+            if fitting > self._largest:
+                return None
         offset = min(self._free[fitting])
         self._free[fitting].remove(offset)
         while fitting > size:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from omnistage.config.stage import LARGEST_SHARE, EdgeId
-from omnistage.connectors.base import ALIGNMENT_NBYTES, INLINE_NBYTES, check_spec, inline_ref, lay_out, read, write
+from omnistage.connectors.base import ALIGNMENT_NBYTES, INLINE_NBYTES, inline_ref, lay_out, read, write
 from omnistage.connectors.buddy import BuddyCache
 from omnistage.connectors.memory import seal
 from omnistage.connectors.segments import SEGMENT, Publish, SegmentCache, segment_of
@@ -82,13 +82,12 @@ class ShmConnector:
         return max(INLINE_NBYTES, min(quarter, own, self._blocks.largest_nbytes))
 
     def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
-        check_spec(payload)
+        places, nbytes = lay_out(payload)
         key = next(self._keys)
-        inline = inline_ref(payload, connector=self.name, owner=self._owner, epoch=self._epoch, key=key)
+        inline = inline_ref(payload, places, nbytes, connector=self.name, owner=self._owner, epoch=self._epoch, key=key)
         if inline is not None:
             self._count("inline_puts")
             return inline
-        places, nbytes = lay_out(payload)
         fits = self._arena is not None and nbytes <= self.largest_nbytes
         if not fits and nbytes > self._segments.capacity_nbytes:
             raise PayloadTooLargeError(

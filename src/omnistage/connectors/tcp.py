@@ -26,7 +26,7 @@ import msgspec
 import zmq
 
 from omnistage.config.stage import EdgeId
-from omnistage.connectors.base import check_spec, inline_ref, lay_out, read, write
+from omnistage.connectors.base import inline_ref, lay_out, read, write
 from omnistage.connectors.budget import BudgetState
 from omnistage.connectors.tcp_peers import LARGEST_QUESTION_NBYTES, Answer, Ask, FetchState, Free, PeerState, Place
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
@@ -85,12 +85,11 @@ class TcpConnector:
     # ---- any thread ----
 
     def try_put(self, payload: MultimodalPayload, *, oldest_of: EdgeId | None = None) -> PayloadRef | None:
-        check_spec(payload)
+        places, nbytes = lay_out(payload)
         key = next(self._keys)
-        inline = inline_ref(payload, connector=self.name, owner=self._owner, epoch=self._epoch, key=key)
+        inline = inline_ref(payload, places, nbytes, connector=self.name, owner=self._owner, epoch=self._epoch, key=key)
         if inline is not None:
             return inline
-        places, nbytes = lay_out(payload)
         if nbytes > self._budget.capacity_nbytes:
             raise PayloadTooLargeError(
                 f"a payload of {nbytes} bytes exceeds the connector's {self._budget.capacity_nbytes} bytes"
