@@ -43,6 +43,12 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     assert given.tables["queued"] == 2
 
 
+def test_what_waits_for_a_stage_that_is_not_up_is_bounded_without_its_places() -> None:
+    """Fault: places that nobody has yet count as if they were free."""
+    given = Trace(stage(0, "text"), limits=Limits(max_queued_requests=2), up=False)
+    assert [of(Close, given.arrive(name)) == [] for name in ("a", "b", "c")] == [True, True, False]
+
+
 def test_requests_that_overtake_are_bounded_like_those_that_wait() -> None:
     """Fault: whoever asks with ever higher priority goes past the bound of the queue, and fills the stage instead."""
     given = Trace(stage(0, "text", max_num_seqs=1, lookahead=1), limits=Limits(max_queued_requests=3))
