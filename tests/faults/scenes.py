@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,35 @@ async def _throughput(server: ServerProcess, seconds: float) -> float:
     return done / (time.monotonic() - began)
 
 
+def four_at_once(folder: Path, faults: Counter[str]) -> list[str]:
+    """Four servers that start together on one machine all serve, each the same questions, and end clean together."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(served(folder / str(index))) for index in range(4)]
+        began = time.monotonic()
+        for server in servers:
+            server.wait_ready()
+        print(f"  four servers are ready after {time.monotonic() - began:.1f} s")
+        found = told(_ask_each(servers))
+        with ThreadPoolExecutor() as pool:
+            codes = list(pool.map(ServerProcess.stop, servers))
+        for index, (server, code) in enumerate(zip(servers, codes, strict=True)):
+            left = [*(f"process {pid}" for pid in server.pids()), *server.files()]
+            found += [f"server {index}: exit code {code}"] if code else []
+            found += [f"server {index} left behind: {name}" for name in left]
+    return found
+
+
+async def _ask_each(servers: Sequence[ServerProcess]) -> list[str]:
+    asked = [Asked(index, ("alpha", "bravo"), index) for index in range(4)]
+    heard = await asyncio.gather(*(all_of(server.port, asked, together=4) for server in servers))
+    return [
+        f"server {index}: {what}"
+        for index, answers in enumerate(heard)
+        for one in answers
+        for what in checks.answers(one, deaths=False)
+    ]
+
+
 SCENES: dict[str, Scene] = {
     "death": death,
     "poison": poison,
@@ -311,4 +341,5 @@ SCENES: dict[str, Scene] = {
     "server_killed": server_killed,
     "driver_killed": driver_killed,
     "slow_callers": slow_callers,
+    "four_at_once": four_at_once,
 }

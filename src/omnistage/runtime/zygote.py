@@ -34,8 +34,8 @@ ZYGOTE_MODULE = "omnistage.stages.zygote"
 QUIET_S = 5.0
 """For how long everything must have been ready before a zygote is made."""
 IMPORT_TIMEOUT_S = 300.0
-ANSWER_WAIT_S = 1.0
-"""A fork takes 10 ms for each GB; a zygote that does not answer by then is killed."""
+ANSWER_WAIT_S = 2.0
+"""A fork of 0.3 GB takes 10 ms on an idle machine; a zygote that does not answer by then is killed. The driver waits meanwhile."""
 
 
 class ZygoteProcess:
