@@ -28,7 +28,13 @@ def is_large(config: Mapping[str, Any]) -> bool:
 
 def writer(stage_id: int = 0, **more: Any) -> StagePipelineConfig:
     """An AR entry stage with text as its final output."""
-    fields: dict[str, Any] = {"final_output": True, "final_output_type": "text", "loader": f"{HERE}:load", **more}
+    fields: dict[str, Any] = {
+        "final_output": True,
+        "final_output_type": "text",
+        "loader": f"{HERE}:load",
+        "processor": f"{HERE}:load",
+    }
+    fields.update(more)
     return StagePipelineConfig(stage_id, fields.pop("model_stage", "writer"), ExecutionType.LLM_AR, **fields)
 
 

@@ -63,7 +63,7 @@ def test_a_name_for_one_stage_is_split(name: str, expected: tuple[str, str] | No
     assert split_stage_override(name) == expected
 
 
-@pytest.mark.parametrize(("name", "words"), [("processor_workers", "0 ("), ("quantization", "no value (")])
+@pytest.mark.parametrize(("name", "words"), [("tensor_parallel_size", "1 ("), ("quantization", "no value (")])
 def test_what_a_refused_key_accepts_is_said_as_yaml_would(name: str, words: str) -> None:
     """Fault: Python's words in a message about YAML."""
     assert KEYS[name].accepted.startswith(words)

@@ -63,6 +63,19 @@ def test_inline_puts_everything_into_one_process() -> None:
     assert {output.connector for stage in resolution.stages for output in stage.outputs} == {"inproc"}
 
 
+def test_entry_stages_have_helpers_and_the_callers_process_has_none() -> None:
+    """Fault: a stage that is fed starts helpers; a caller's process does, or drops the wish for some in silence."""
+    for given, helpers in (({}, 1), ({"processor_workers": 3}, 3), ({"processor_workers": 0}, 0)):
+        assert [stage.processor_workers for stage in resolved(given).stages] == [helpers, 0, 0]
+    for given in ({}, {"processor_workers": 0}):
+        resolution = resolved({"inline": True, **given})
+        assert resolution.deploy.processor_workers == resolution.stages[0].processor_workers == 0
+        assert resolution.provenance["processor_workers"] == ("cli" if given else "inline")
+    assert problems({"inline": True, "processor_workers": 2}) == (
+        "processor_workers: 2 is not accepted; accepted: 0 (inline: the caller's process prepares inputs itself)",
+    )
+
+
 def test_inline_has_one_replica_and_the_environment_it_has() -> None:
     """Fault: options that do nothing."""
     assert problems({"inline": True, "num_replicas": 2, "stage_1_env": {"A": "b"}}) == (

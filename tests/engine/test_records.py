@@ -116,7 +116,7 @@ def test_metrics_have_names_and_leave_out_what_never_came() -> None:
     closed = ClientClosed(
         "r",
         "finished",
-        times={0: StageTimes(queued_s=0.1, running_s=0.4, forward_s=0.3), 1: StageTimes()},
+        times={0: StageTimes(queued_s=0.1, prepare_s=0.02, running_s=0.4, forward_s=0.3), 1: StageTimes()},
         edges={(0, 1): EdgeTotals(2, 100, 0.2, 0.5), (1, -1): EdgeTotals(1, 7)},
         waiting_s={0: 0.05},
         attempts=2,
@@ -126,7 +126,7 @@ def test_metrics_have_names_and_leave_out_what_never_came() -> None:
         "e2el_s": 2.0,
         "attempts": 2,
         "stages": {
-            "thinker": {"waiting_s": 0.05, "queued_s": 0.1, "running_s": 0.4, "forward_s": 0.3},
+            "thinker": {"waiting_s": 0.05, "queued_s": 0.1, "prepare_s": 0.02, "running_s": 0.4, "forward_s": 0.3},
             "speaker": {"queued_s": 0.0, "running_s": 0.0, "forward_s": 0.0},
         },
         "edges": {

@@ -150,6 +150,8 @@ def held_now(server: ServerProcess, stages: int) -> list[str]:
     for name, worker in state["workers"].items():
         for stage, figures in worker["stages"].items():
             found += [f"{name}, {stage}: {what} is {value}" for what, value in _some_of(figures, STAGE) if value]
+            if figures.get("preparing"):  # only a stage with helpers has it
+                found.append(f"{name}, {stage}: {figures['preparing']} requests are being prepared")
         for connector, figures in worker["connectors"].items():
             if figures["used_nbytes"]:
                 found.append(f"{name}: {figures['used_nbytes']:g} bytes of {connector} are used")

@@ -34,6 +34,15 @@ def test_what_templates_use(source: str, expected: str) -> None:
     assert render(source) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("{{ messages[0].content }}", True), ("{{ strftime_now('%d') }}", False), ("{{ [1, 2] | random }}", False)],
+)
+def test_templates_that_look_at_more_than_the_messages(source: str, expected: bool) -> None:
+    """Fault: a prompt with the date of the day before yesterday, out of a cache."""
+    assert ChatTemplate(source, {}, where="here").is_repeatable is expected
+
+
 def test_variables_of_the_caller_win() -> None:
     """Fault: chat_template_kwargs are ignored."""
     assert render("{{ thinking }}{{ add_generation_prompt }}", thinking=1, add_generation_prompt=False) == "1False"

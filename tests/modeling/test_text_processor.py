@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, processors
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
 from omnistage.core.request import OmniRequest, Prompt
+from omnistage.modeling.protocols import RepeatableProcessor
 from omnistage.modeling.text_processor import TextProcessor, load_text_processor
 from omnistage.models.demo.weights import DemoWeights
 from tests.tiny.checkpoints import TEXTS, VOCAB_SIZE, write_tokenizer
@@ -99,6 +100,17 @@ def test_variables_reach_the_template(folder: Path) -> None:
     processor = load_text_processor(folder, VOCAB_SIZE, 64)
     extra = {"chat_template_kwargs": {"word": "fox"}}
     assert ids(processor, messages=tuple(CHATS[0]), additional_information=extra) == ids(processor, text="fox")
+
+
+def test_what_depends_on_the_clock_is_told(folder: Path) -> None:
+    """Fault: prompts that hold the date are kept as if they did not, or no prompts are kept at all."""
+    text, messages = Prompt(text="Hi"), Prompt(messages=({"role": "user", "content": "Hi"},))
+    processor = load_text_processor(folder, VOCAB_SIZE, 100)
+    assert isinstance(processor, RepeatableProcessor)
+    assert [processor.depends_on_prompt_alone(prompt) for prompt in (text, messages)] == [True, True]
+    (folder / "chat_template.jinja").write_text("{{ strftime_now('%d') }}")
+    processor = load_text_processor(folder, VOCAB_SIZE, 100)
+    assert [processor.depends_on_prompt_alone(prompt) for prompt in (text, messages)] == [True, False]
 
 
 def test_content_in_parts_is_one_text(folder: Path) -> None:

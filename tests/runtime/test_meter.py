@@ -36,7 +36,7 @@ CONFIG = OrchestratorConfig(
     processes={"a": 1, "b": 1},
 )
 USAGE = Usage(prompt_tokens=3, completion_tokens=5)
-TIMES = StageTimes(queued_s=0.1, running_s=0.5, forward_s=0.4)
+TIMES = StageTimes(queued_s=0.1, prepare_s=0.05, running_s=0.5, forward_s=0.4)
 
 
 @dataclass
@@ -157,6 +157,7 @@ def test_a_whole_life_adds_up_and_leaves_nothing() -> None:
         ("speaker", "finished", 5),
     ]
     assert (ended[0].queued_s, ended[0].running_s, ended[0].forward_s) == (0.1, 0.5, 0.4)
+    assert ended[0].prepare_s == 0.05
     assert len(world.meter) == 0
 
 

@@ -12,7 +12,7 @@ from omnistage.config.stage import OutputEdge
 from omnistage.core.errors import ConnectorError, ErrorInfo, InvalidRequestError
 from omnistage.core.request import StageTimes, Usage
 from omnistage.stages.base import StageOutput
-from omnistage.stages.host import Fed, StageHost
+from omnistage.stages.host import Fed, Prepared, StageHost
 from omnistage.wire.messages import (
     CLIENT,
     Cancel,
@@ -110,6 +110,18 @@ def test_a_request_runs_from_submit_to_its_end() -> None:
     ]
     assert done == StageDone(request_id="r", attempt=1, stage_id=0, reason="length", usage=usage, times=times)
     assert stage.host.gauges()["held"] == 0
+
+
+def test_a_request_whose_input_could_not_be_prepared_fails_alone() -> None:
+    """Fault: the error is lost, changes its kind, or fails an attempt that began since."""
+    stage = Stage()
+    error = ErrorInfo.of(InvalidRequestError.of("prompt", "x", "a text"), stage="writer")
+    stage.host.handle(Prepared(submit("bad", attempt=2), error=error))
+    stage.host.handle(submit("new", attempt=3))
+    stage.host.handle(Prepared(submit("new", attempt=2), error=error))
+    assert stage.host.has_work()
+    assert stage.step() == [StageFailed(request_id="bad", attempt=2, stage_id=0, error=error)]
+    assert stage.host.debug_state()["requests"] == ["new"]
 
 
 def test_a_request_that_cannot_hand_over_is_held_back_until_credit_comes() -> None:

@@ -24,6 +24,7 @@ from omnistage.connectors.base import Connectors
 from omnistage.connectors.descriptors import open_lifeline, send_descriptor
 from omnistage.core.errors import ConfigError, ConnectorError
 from omnistage.core.payload import MultimodalPayload, PayloadRef
+from omnistage.stages import intake
 from omnistage.stages import worker as worker_module
 from omnistage.stages.build import build_host
 from omnistage.stages.host import StageHost
@@ -304,7 +305,7 @@ def test_a_descriptor_that_does_not_come_fails_the_request_in_time(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault: a wait without a deadline."""
-    monkeypatch.setattr(worker_module, "DESCRIPTOR_WAIT_S", 0.05)
+    monkeypatch.setattr(intake, "DESCRIPTOR_WAIT_S", 0.05)
     process.connector.out_of_reach.add("far/0")
     process.speaker()
     process.channel.say(feed(0, process.ref("a", "far/0")))

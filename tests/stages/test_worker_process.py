@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import omnistage
 from omnistage.config.stage import StageConfig
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.wire.channels import DriverChannel
@@ -44,6 +45,7 @@ from omnistage.wire.worker import (
 from tests.fakes import echo_config, request_of
 
 ROOT = Path(__file__).parents[2]
+SOURCES = str(Path(omnistage.__file__).parents[1])  # those that are tested, wherever they lie
 DEADLINE_S = 20.0
 WHERE: dict[str, Any] = {"process": "main", "replica": 0, "epoch": 1}
 IDENTITY = "main/0/1/token"
@@ -99,7 +101,7 @@ def start(*stages: StageConfig) -> Server:
         stdin=subprocess.PIPE,
         pass_fds=[theirs.fileno()],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([SOURCES, str(ROOT)])},
         start_new_session=True,
     )
     theirs.close()

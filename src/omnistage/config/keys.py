@@ -139,10 +139,8 @@ _PIPELINE_KEYS = (
     _pipeline(
         "processor_workers",
         Integer(0, 64),
-        0,
-        "Helper processes that prepare inputs; 0: inside the entry stage.",
-        (0,),
-        "inputs are prepared in the entry stage in this version",
+        1,
+        "Helper processes of an entry stage, per replica, that prepare inputs; 0: in the stage itself, between its steps.",
     ),
     _pipeline(
         "zygote",

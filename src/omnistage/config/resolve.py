@@ -9,6 +9,7 @@ Starts nothing and imports no model code beyond pipelines and their `locate`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,9 @@ def resolve_omni_config(
 def _resolution(state: ResolutionState, model: str, found: Detected, platform: str) -> OmniConfigResolution:
     state.provenance["pipeline"] = found.reason
     state.check_places()
-    deploy = _deploy(state, platform)
+    deploy = _without_helpers(state, _deploy(state, platform))
     edges = resolve_edges(state, deploy.async_chunk)
-    stages = tuple(
-        resolve_stage(state, stage, found.model_path, edges, inline=deploy.inline) for stage in found.pipeline.stages
-    )
+    stages = tuple(resolve_stage(state, stage, found.model_path, edges, deploy) for stage in found.pipeline.stages)
     stages = name_connectors(stages, inline=deploy.inline)
     stages = send_by_tcp(stages, check_connectors(state, stages, edges, deploy))
     processes = place_stages(state, stages, edges, inline=deploy.inline)
@@ -103,6 +102,18 @@ def _deploy(state: ResolutionState, platform: str) -> DeployConfig:
         accepted = "false beside `inline: true`, which runs the driver and every stage in the caller's process"
         state.problems.add(ConfigError.of("engine_process", True, accepted))
     return DeployConfig(platform=platform, voices=voices, connectors=connectors, **plain)
+
+
+def _without_helpers(state: ResolutionState, deploy: DeployConfig) -> DeployConfig:
+    """The caller's process has no helpers: what was not asked for is none, what was asked for is refused."""
+    if not deploy.inline or deploy.processor_workers == 0:
+        return deploy
+    given = state.layers.first("processor_workers")
+    if given is not None:
+        accepted = "0 (inline: the caller's process prepares inputs itself)"
+        state.problems.add(ConfigError.of(given.where, given.value, accepted))
+    state.provenance["processor_workers"] = "inline"
+    return replace(deploy, processor_workers=0)
 
 
 def _check_voices(pipeline: PipelineConfig, voices: Mapping[str, str], problems: ProblemsState) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from omnistage.config.keys import CONNECTOR_KEYS, STAGE_KEYS, STRUCT_OF, Key
 from omnistage.config.layers import Given
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, StagePipelineConfig
+from omnistage.config.resolution import DeployConfig
 from omnistage.config.stage import CLIENT, ARStageConfig, OutputEdge, StageConfig
 from omnistage.config.state import ResolutionState
 from omnistage.config.values import Table
@@ -62,20 +63,21 @@ def resolve_stage(
     stage: StagePipelineConfig,
     model_path: Path | None,
     edges: tuple[Edge, ...],
-    *,
-    inline: bool,
+    deploy: DeployConfig,
 ) -> StageConfig:
     """The typed, complete configuration of one stage."""
     own = [key for key in STAGE_KEYS if stage.execution_type in key.kinds and key.name not in CONNECTOR_KEYS]
     values = {key.name: _stage_value(state, key, stage) for key in own}
     if values["process"] is None:
         values["process"] = stage.model_stage
-    if inline:
+    if deploy.inline:
         values["process"] = INLINE_PROCESS
         state.provenance[f"stages.{stage.stage_id}.process"] = "inline"
     kind = STRUCT_OF[stage.execution_type]
     given = {name: value for name, value in values.items() if name in kind.__struct_fields__}
     given["default_sampling_params"] = _params(state, stage, values["default_sampling_params"])
+    prepares = stage.processor is not None and not stage.input_sources
+    given["processor_workers"] = deploy.processor_workers if prepares else 0
     config: StageConfig = kind(**_from_pipeline(state, stage, model_path, edges), **given)
     if isinstance(config, ARStageConfig):
         _check_budget(state, config)

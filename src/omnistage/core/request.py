@@ -56,8 +56,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in seconds inside one stage: waiting for a first step, from first step to end, and in forward passes."""
+    """Durations in seconds inside one stage: waiting for a first step, from first step to end, and in forward passes.
+    `prepare_s`: of the wait, in the processor (0 for inputs that were kept from an earlier request); None where there is none."""
 
     queued_s: float = 0.0
+    prepare_s: float | None = None
     running_s: float = 0.0
     forward_s: float = 0.0

@@ -129,7 +129,8 @@ def request_metrics(model: ServedModel, record: RequestRecord, closed: ClientClo
 
 
 def stage_numbers(times: StageTimes, waiting_s: float | None) -> Mapping[str, float]:
-    own = {name: getattr(times, name) for name in times.__struct_fields__}
+    told = {name: getattr(times, name) for name in times.__struct_fields__}
+    own = {name: value for name, value in told.items() if value is not None}
     return own if waiting_s is None else {"waiting_s": waiting_s, **own}
 
 

@@ -19,6 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
 
+_UNREPEATABLE = ("strftime_now", "random", "lipsum")
+
 
 class _GenerationBlocks(Extension):
     """`{% generation %}` marks what an assistant said, for training; here its content is all that counts."""
@@ -31,7 +33,8 @@ class _GenerationBlocks(Extension):
 
 
 class ChatTemplate:
-    """One compiled template. `special_tokens` (bos_token, ...) are variables of it."""
+    """One compiled template. `special_tokens` (bos_token, ...) are variables of it. `is_repeatable`: equal messages are rendered
+    equally at any time; a template that says the name of what tells the time or draws lots is taken at its word."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], *, where: str) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -41,6 +44,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         self._special_tokens = dict(special_tokens)
+        self.is_repeatable = not any(word in source for word in _UNREPEATABLE)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:

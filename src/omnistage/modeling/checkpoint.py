@@ -1,5 +1,5 @@
-"""Reading a model folder in Hugging Face layout: its JSON files and its safetensors. Every fault is one line that says what
-was looked for and where (BrokenCheckpointError). Knows no model and imports no transformers.
+"""Reading the safetensors of a model folder in Hugging Face layout. Every fault is one line that says what was looked for and
+where (BrokenCheckpointError). Knows no model and imports no transformers; the JSON files are modeling.folder's.
 """
 
 from __future__ import annotations
@@ -8,49 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
 from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.folder import CONFIG, WEIGHTS, read_json_if_any
 from omnistage.modeling.progress import tell_bytes
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
-WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object that must be there."""
-    found = read_json_if_any(folder, name)
-    if found is None:
-        what = "is no folder" if not folder.is_dir() else f"has no {name}"
-        raise BrokenCheckpointError(
-            f"{folder} {what}; looked for a model folder with {CONFIG}, {WEIGHTS} and tokenizer.json"
-        )
-    return found
-
-
-def read_json_if_any(folder: Path, name: str) -> dict[str, Any] | None:
-    path = folder / name
-    if not path.is_file():
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise BrokenCheckpointError(f"{path} cannot be read as a JSON object: {error}") from None
-
-
-def eos_token_ids(folder: Path, *names: str) -> frozenset[int]:
-    """`eos_token_id` (one or several) of the first of the JSON files `names` that has it."""
-    for name in names:
-        match (read_json_if_any(folder, name) or {}).get("eos_token_id"):
-            case int() as token:
-                return frozenset([token])
-            case [*tokens] if tokens and all(isinstance(token, int) for token in tokens):
-                return frozenset(tokens)
-    return frozenset()
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from omnistage.core.payload import MultimodalPayload
-from omnistage.core.request import OmniRequest
+from omnistage.core.request import OmniRequest, Prompt
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 class StageInput:
     """One unit of work for a stage, made by its bridge (or, in an entry stage, by its processor). `data` is the
     family's own: an AR stage reads `token_ids` (list of int) or `embeds` ([rows, hidden]), a generation model reads
-    what its bridge wrote. `nbytes` counts against the request's input bound; 0 has the size measured."""
+    what its bridge wrote. `nbytes` counts against the request's input bound; 0 has the size measured.
+
+    What a processor writes comes from another process: numpy arrays and core's tensors by name, and plain data (None,
+    numbers, texts, bytes, lists, dicts) beside them."""
 
     data: Mapping[str, Any]
     nbytes: int = 0
@@ -40,8 +43,8 @@ the stage gets a single input whose data is {"request": OmniRequest}."""
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
-    """What an entry AR stage prefills: `token_ids`, or `embeds` [rows, hidden] beside them. `content_key` distinguishes
-    media behind equal tokens for the prefix cache."""
+    """What an entry AR stage prefills: `token_ids`, or `embeds` [rows, hidden] beside them, a numpy array or a payload's
+    tensor. `content_key` distinguishes media behind equal tokens for the prefix cache."""
 
     token_ids: tuple[int, ...]
     embeds: Any | None = None
@@ -59,6 +62,14 @@ class Processor(Protocol):
 
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
+
+
+@runtime_checkable
+class RepeatableProcessor(Protocol):
+    """What a processor of any kind adds if what it makes may be kept and given to another request."""
+
+    def depends_on_prompt_alone(self, prompt: Prompt) -> bool:
+        """True if a request with an equal prompt would get the same, whatever else it says, at any time."""
 
 
 class Attend(Protocol):

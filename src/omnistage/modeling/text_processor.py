@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.chat_template import ChatTemplate
-from omnistage.modeling.checkpoint import CONFIG, GENERATION_CONFIG, eos_token_ids, read_json_if_any
+from omnistage.modeling.folder import CONFIG, GENERATION_CONFIG, eos_token_ids, read_json_if_any
 from omnistage.modeling.protocols import ProcessedPrompt
 
 _TOKENIZER = "tokenizer.json"
@@ -24,8 +24,9 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 
 class TextProcessor:
-    """A `modeling.protocols.Processor`. `vocab_size` is the model's: ids from it on are refused. A text that has more
-    characters than `max_tokens` tokens can spell is refused unread: reading megabytes takes seconds, and all others wait."""
+    """A Processor and RepeatableProcessor of modeling.protocols. `vocab_size` is the model's: ids from it on are refused. A text
+    that has more characters than `max_tokens` tokens can spell is refused unread: reading megabytes takes seconds, and others
+    wait."""
 
     def __init__(
         self,
@@ -64,6 +65,10 @@ class TextProcessor:
             case Prompt(text=str() as text) if text.strip():
                 return ProcessedPrompt(self._with_bos(self._encode(text, "prompt", add_special_tokens=True)))
         raise InvalidRequestError.of("prompt", request.prompt.text, "a text that is not blank, messages or token ids")
+
+    def depends_on_prompt_alone(self, prompt: Prompt) -> bool:
+        """False where the chat template looks at the clock, for example."""
+        return prompt.messages is None or self._template is None or self._template.is_repeatable
 
     def render(self, messages: tuple[dict[str, Any], ...], variables: Mapping[str, Any]) -> str:
         """Messages as the text that the model reads."""

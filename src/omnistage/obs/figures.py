@@ -14,8 +14,9 @@ class StageFigures:
     """One run of one request in one replica of a stage has ended.
 
     `outcome`: finished, failed (`error` is the error's code), cancelled (the stage was told to let go), lost (its worker died).
-    `waiting_s` until the stage got the request, `queued_s` inside it until its first step, `running_s` from there to the end, of
-    which `forward_s` in the model. Counts and the last three are known where the stage itself has ended the run.
+    `waiting_s` until the stage got the request, `queued_s` inside it until its first step, of which `prepare_s` in the processor of
+    an entry stage, `running_s` from there to the end, of which `forward_s` in the model. Counts and the last four are known where
+    the stage itself has ended the run.
     """
 
     stage: str
@@ -28,6 +29,7 @@ class StageFigures:
     audio_seconds: float = 0.0
     waiting_s: float = 0.0
     queued_s: float | None = None
+    prepare_s: float | None = None
     running_s: float | None = None
     forward_s: float | None = None
 

@@ -151,6 +151,7 @@ class _StageSeries:
         self._audio = metrics.counter("stage_audio_seconds", "Seconds of audio that were made", *place)
         self._waiting = metrics.histogram("stage_waiting_seconds", "Until the stage got a request", _FINE, *place)
         self._queued = metrics.histogram("stage_queued_seconds", "In the stage, before its first step", _FINE, *place)
+        self._prepare = metrics.histogram("stage_prepare_seconds", "Of that, in its processor", _FINE, *place)
         self._running = metrics.histogram("stage_running_seconds", "From its first step to its end", _SECONDS, *place)
         self._forward = metrics.histogram("stage_forward_seconds", "Of that, in the model", _SECONDS, *place)
 
@@ -171,6 +172,7 @@ class _StageSeries:
         for histogram, value in (
             (self._waiting, figures.waiting_s),
             (self._queued, figures.queued_s),
+            (self._prepare, figures.prepare_s),
             (self._running, figures.running_s),
             (self._forward, figures.forward_s),
         ):

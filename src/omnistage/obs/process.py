@@ -1,4 +1,4 @@
-"""What this process occupies, asked of the system: memory, threads, open files. Linux. Knows nothing of what it does."""
+"""What a process occupies, asked of the system: memory, threads, open files. Linux. Knows nothing of what it does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 
 
 def process_figures() -> dict[str, Any]:
-    """`threads` counts all of them, those of libraries too; `thread_names` are Python's."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return {
-        "pid": os.getpid(),
-        "rss_nbytes": pages * os.sysconf("SC_PAGE_SIZE"),
-        "threads": len(os.listdir("/proc/self/task")),
-        "thread_names": sorted(thread.name for thread in threading.enumerate()),
-        "open_files": len(os.listdir("/proc/self/fd")) - 1,  # without the one that lists them
-    }
+    """This process. `threads` counts all of them, those of libraries too; `thread_names` are Python's."""
+    figures = child_figures(os.getpid())
+    figures["open_files"] -= 1  # without the one that lists them
+    return {**figures, "thread_names": sorted(thread.name for thread in threading.enumerate())}
+
+
+def child_figures(pid: int) -> dict[str, Any]:
+    """Another process of this user. Of one that has ended there is the `pid`."""
+    place = Path(f"/proc/{pid}")
+    try:
+        pages = int((place / "statm").read_text().split()[1])
+        threads, files = len(os.listdir(place / "task")), len(os.listdir(place / "fd"))
+    except (OSError, IndexError):  # a dead one that nobody has reaped has empty files
+        return {"pid": pid}
+    return {"pid": pid, "rss_nbytes": pages * os.sysconf("SC_PAGE_SIZE"), "threads": threads, "open_files": files}

@@ -277,6 +277,7 @@ class MeterState:
                 audio_seconds=counted.audio_seconds,
                 waiting_s=run.waiting_s,
                 queued_s=None if times is None else times.queued_s,
+                prepare_s=None if times is None else times.prepare_s,
                 running_s=None if times is None else times.running_s,
                 forward_s=None if times is None else times.forward_s,
             )

@@ -6,7 +6,8 @@ only `interrupt` may be called from another. It knows nothing of sockets, connec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,20 +19,40 @@ from omnistage.modeling.protocols import StageInput as StageInput
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedInput:
+    """What the processor of an entry stage made of a request: `value`, in `prepare_s` seconds; `elapsed_s` had passed since the
+    request came to the stage."""
+
+    value: Any
+    prepare_s: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StageRequest:
     """A request as one stage sees it. `attempt` counts its runs from the beginning; `order` is its place in the one total
     order, smaller first. `active_targets`: stage ids (or CLIENT) that get what this stage makes; nothing is captured for
-    the others."""
+    the others. `prepared`: its inputs, where a helper process has made them."""
 
     request: OmniRequest
     attempt: int
     stage_id: int
     order: tuple[int, int]
     active_targets: frozenset[int]
+    prepared: PreparedInput | None = None
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    def prepared_by(self, processor: Callable[[OmniRequest], Any]) -> PreparedInput:
+        """What `processor` makes of it, here and now, unless that was done before. Raises what the processor raises."""
+        if self.prepared is not None:
+            return self.prepared
+        begun_s = time.monotonic()
+        value = processor(self.request)
+        took_s = time.monotonic() - begun_s
+        return PreparedInput(value, took_s, took_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from omnistage.config.stage import StageConfig
 from omnistage.connectors.base import Connectors
 from omnistage.core.errors import ErrorInfo, UnsupportedByModelError
 from omnistage.core.payload import MultimodalPayload
-from omnistage.stages.base import ControlledEngine, StageEngine, StageOutput, StageRequest
+from omnistage.stages.base import ControlledEngine, PreparedInput, StageEngine, StageOutput, StageRequest
 from omnistage.stages.emitter import Emitter, Select
 from omnistage.wire.messages import (
     Cancel,
@@ -50,7 +50,16 @@ class Fed:
     error: ErrorInfo | None = None
 
 
-Mail = Submit | Fed | Grant | Cancel | Control
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A Submit whose input was prepared outside the stage, or could not be (`error`)."""
+
+    submit: Submit
+    prepared: PreparedInput | None = None
+    error: ErrorInfo | None = None
+
+
+Mail = Submit | Prepared | Fed | Grant | Cancel | Control
 """What reaches a stage."""
 
 
@@ -108,6 +117,8 @@ class StageHost:
         """Takes over one piece of mail. Never raises for a request's fault; answers come from the next `step`."""
         match mail:
             case Submit():
+                self._submit(Prepared(mail))
+            case Prepared():
                 self._submit(mail)
             case Fed(feed=feed):
                 self._feed(feed, mail.payload, mail.error)
@@ -139,7 +150,8 @@ class StageHost:
     def _figures(self) -> dict[str, float]:
         return {**self._engine.gauges(), "step_failures": self._step_failures, "held": len(self._held)}
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, mail: Prepared) -> None:
+        message = mail.submit
         request_id = message.request.request_id
         held = self._held.get(request_id)
         if held is not None:
@@ -147,8 +159,16 @@ class StageHost:
                 return
             self._forget(held)
         request = StageRequest(
-            message.request, message.attempt, message.stage_id, message.order, frozenset(message.active_targets)
+            message.request,
+            message.attempt,
+            message.stage_id,
+            message.order,
+            frozenset(message.active_targets),
+            mail.prepared,
         )
+        if mail.error is not None:
+            self._answers.append(self._fail(request, mail.error))
+            return
         self._held[request_id] = request
         try:
             self._emitter.open(request, message.windows)

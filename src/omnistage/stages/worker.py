@@ -31,13 +31,15 @@ from omnistage.connectors.base import Connectors, OmniConnector
 from omnistage.connectors.descriptors import receive_descriptor
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.connectors.segments import memory_of
-from omnistage.core.errors import ConnectorError, ErrorInfo, OmniError
+from omnistage.core.errors import ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
 from omnistage.stages.build import build_host
 from omnistage.stages.carriers import Fetching, shm_connector, tcp_fetching
-from omnistage.stages.host import Fed, StageHost
+from omnistage.stages.host import StageHost
 from omnistage.stages.inspection import answer
+from omnistage.stages.intake import IntakeState
 from omnistage.stages.loop import StageLoop
+from omnistage.stages.prepare.runner import PrepareRunner
 from omnistage.wire.channels import WorkerChannel
 from omnistage.wire.messages import (
     Cancel,
@@ -64,8 +66,6 @@ from omnistage.wire.worker import (
 
 log = logging.getLogger("omnistage.stages.worker")  # `__name__` is "__main__" in a process of its own
 
-DESCRIPTOR_WAIT_S = 10.0
-"""How long an item may wait for the descriptor of the memory it lies in; then its request fails."""
 MOST_ARRIVALS = 4096
 """Times of arrival that are kept for the next report; older ones are forgotten, and with them a few measurements."""
 EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
@@ -114,11 +114,11 @@ class Worker:
         self._clock = clock
         self._lock = threading.Lock()
         self._load_notes: dict[int, str] = {}
+        self._told_ready = False
         self._ended = 0
         self._exit_code: int | None = None
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._delayed: deque[tuple[float, Feed]] = deque()
         self._arrivals: deque[ItemArrived] = deque(maxlen=MOST_ARRIVALS)
         if fetching is not None:
             far = fetching(self._arrived)
@@ -134,6 +134,18 @@ class Worker:
             )
             for config in plan.stages
         }
+        self._intake = IntakeState(self._connectors, self._loops, note=self._note_arrival, clock=clock)
+        self._preparing = {
+            config.stage_id: PrepareRunner(
+                config,
+                post=self._loops[config.stage_id].post,
+                failed=functools.partial(self.load_failed, config.stage_id),
+                readied=self._tell_ready,
+                clock=clock,
+            )
+            for config in plan.stages
+            if config.processor_workers
+        }
 
     # ---- step threads (LoopOwner) ------------------------------------------------------------------------------------
 
@@ -145,8 +157,16 @@ class Worker:
         self.loading(stage_id, 1.0, note)
         with self._lock:
             self._load_notes[stage_id] = note
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        """Once, when all stages and all their helpers have loaded; from any thread."""
+        with self._lock:
             complete = len(self._load_notes) == len(self._loops)
-        if complete:
+            complete = complete and all(preparing.ready for preparing in self._preparing.values())
+            is_news = complete and not self._told_ready
+            self._told_ready = complete
+        if is_news:
             capacity = {config.stage_id: config.max_num_seqs for config in self._plan.stages}
             self._send(Ready(capacity=capacity, notes=dict(self._load_notes)))
 
@@ -177,15 +197,19 @@ class Worker:
         """Until Shutdown, a fault, or the end of the server."""
         plan = self._plan
         self._send(Hello(process=plan.process, replica=plan.replica, epoch=plan.epoch, pid=os.getpid()))
-        for stage_id, loop in self._loops.items():
-            self.loading(stage_id, 0.0, "loading")
-            loop.start()
         self._life_line.setblocking(False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._channel.fileno(), selectors.EVENT_READ, self._read_channel)
             selector.register(self._life_line, selectors.EVENT_READ, self._read_life_line)
             selector.register(self._wake, selectors.EVENT_READ, self._read_wake)
+            for preparing in self._preparing.values():
+                preparing.open(selector)  # beside the loading of the stages
+            for stage_id, loop in self._loops.items():
+                self.loading(stage_id, 0.0, "loading")
+                loop.start()
             self._serve(selector)
+            for preparing in self._preparing.values():
+                preparing.close()
         with self._lock:
             os.close(self._wake)
             self._wake = -1
@@ -199,23 +223,33 @@ class Worker:
             if now_s >= next_beat_s:
                 self._beat(now_s)
                 next_beat_s = now_s + self._plan.heartbeat_s
-            for key, _ in selector.select(max(0.0, next_beat_s - self._clock())):
+            for preparing in self._preparing.values():
+                preparing.turn(now_s)
+            due_s = min([next_beat_s, *(preparing.deadline for preparing in self._preparing.values())])
+            for key, _ in selector.select(max(0.0, due_s - self._clock())):
                 key.data()
 
     def _beat(self, now_s: float) -> None:
-        self._fail_overdue(now_s)
+        self._intake.fail_overdue(now_s)
         self._send(
             Heartbeat(
                 step_age_s={stage_id: loop.step_age_s() for stage_id, loop in self._loops.items()},
                 first_step_done={stage_id: loop.first_step_done for stage_id, loop in self._loops.items()},
-                gauges={stage_id: loop.gauges() for stage_id, loop in self._loops.items()},
+                gauges={
+                    stage_id: {**loop.gauges(), **self._helper_gauges(stage_id)}
+                    for stage_id, loop in self._loops.items()
+                },
                 arena_used_nbytes=int(sum(held.health()["used_nbytes"] for held in self._outward)),
             )
         )
 
+    def _helper_gauges(self, stage_id: int) -> dict[str, float]:
+        preparing = self._preparing.get(stage_id)
+        return {} if preparing is None else preparing.gauges()
+
     def _read_wake(self) -> None:
         os.eventfd_read(self._wake)
-        self._retry_delayed()
+        self._intake.retry()
         with self._lock:
             all_ended = self._ended == len(self._loops)
         if all_ended and self._stopping:
@@ -227,10 +261,8 @@ class Worker:
 
     def _dispatch(self, message: ToWorker) -> None:
         match message:
-            case Release(ref=ref):
-                self._connectors[ref.connector].release(ref)
-                for loop in self._loops.values():
-                    loop.room_freed()
+            case Release():
+                self._release(message)
             case Shutdown():
                 self._stopping = True
                 for loop in self._loops.values():
@@ -238,12 +270,14 @@ class Worker:
             case _ if (message.process, message.replica, message.epoch) != self._identity:
                 log.warning("a message for another incarnation was dropped: %s", type(message).__name__)
             case Feed():
-                self._feed(message)
+                self._intake.feed(message)
             case Cancel():
                 self._cancel(message)
             case Control(name="debug_state"):
-                self.report([answer(message, self._loops[message.stage_id], self._connectors, len(self._delayed))])
-            case Submit(stage_id=stage_id) | Control(stage_id=stage_id) | Grant(source=stage_id):
+                self._describe(message)
+            case Submit():
+                self._submit(message)
+            case Control(stage_id=stage_id) | Grant(source=stage_id):
                 self._loops[stage_id].post(message)
 
     @property
@@ -257,70 +291,31 @@ class Worker:
     def _identity(self) -> tuple[str, int, int]:
         return self._plan.process, self._plan.replica, self._plan.epoch
 
+    def _release(self, message: Release) -> None:
+        self._connectors[message.ref.connector].release(message.ref)
+        for loop in self._loops.values():
+            loop.room_freed()
+
+    def _describe(self, message: Control) -> None:
+        loop, preparing = self._loops[message.stage_id], self._preparing.get(message.stage_id)
+        self.report([answer(message, loop, self._connectors, len(self._intake), preparing)])
+
+    def _submit(self, message: Submit) -> None:
+        """To the stage, or to those who prepare its inputs first."""
+        preparing = self._preparing.get(message.stage_id)
+        if preparing is None:
+            self._loops[message.stage_id].post(message)
+        else:
+            preparing.submit(message)
+
     def _cancel(self, message: Cancel) -> None:
         """The mail first, the interruption second: a step that ends early finds the cancel waiting."""
-        of_this = (message.request_id, message.attempt, message.stage_id)
-        self._delayed = deque(
-            item for item in self._delayed if (item[1].request_id, item[1].attempt, item[1].target) != of_this
-        )
+        self._intake.forget(message.request_id, message.attempt, message.stage_id)
+        if message.stage_id in self._preparing:
+            self._preparing[message.stage_id].cancel(message.request_id, message.attempt)
         loop = self._loops[message.stage_id]
         loop.post(message)
         loop.interrupt(message.request_id)
-
-    # ---- payloads ----------------------------------------------------------------------------------------------------
-
-    def _feed(self, feed: Feed) -> None:
-        """Fetches and delivers an item, or keeps it until its arena is within reach; items of an edge stay in order."""
-        follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-        if not self._is_within_reach(feed) or follows_delayed:  # asking begins to fetch, also behind another item
-            self._delayed.append((self._clock() + DESCRIPTOR_WAIT_S, feed))
-            return
-        self._deliver(feed)
-
-    def _is_within_reach(self, feed: Feed) -> bool:
-        return feed.ref is None or self._connectors[feed.ref.connector].can_read(feed.ref)
-
-    def _deliver(self, feed: Feed) -> None:
-        loop = self._loops[feed.target]
-        try:
-            payload = self._connectors[feed.ref.connector].get(feed.ref) if feed.ref is not None else None
-        except ConnectorError as error:
-            loop.post(Fed(feed, error=ErrorInfo.of(error)))
-        else:
-            self._note_arrival(feed)
-            loop.post(Fed(feed, payload))
-
-    def _note_arrival(self, feed: Feed) -> None:
-        """Before the item is handed on, so that whoever hears what became of it has heard of its arrival."""
-        arrival = ItemArrived(
-            request_id=feed.request_id,
-            attempt=feed.attempt,
-            source=feed.source,
-            target=feed.target,
-            seq=feed.seq,
-            at_s=self._clock(),
-        )
-        with self._lock:
-            self._arrivals.append(arrival)
-
-    def _retry_delayed(self) -> None:
-        waiting, self._delayed = self._delayed, deque()
-        for due_s, feed in waiting:
-            follows_delayed = any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
-            if not self._is_within_reach(feed) or follows_delayed:
-                self._delayed.append((due_s, feed))
-            else:
-                self._deliver(feed)
-
-    def _fail_overdue(self, now_s: float) -> None:
-        self._fail_delayed(lambda due_s, _: due_s <= now_s, f"its memory did not come within {DESCRIPTOR_WAIT_S:g} s")
-
-    def _fail_delayed(self, is_lost: Callable[[float, Feed], bool], why: str) -> None:
-        lost = [feed for due_s, feed in self._delayed if is_lost(due_s, feed)]
-        self._delayed = deque(item for item in self._delayed if not is_lost(*item))
-        for feed in lost:
-            error = ConnectorError(f"item {feed.seq} of edge {feed.source} -> {feed.target} cannot be read: {why}")
-            self._loops[feed.target].post(Fed(feed, error=ErrorInfo.of(error)))
 
     def _read_life_line(self) -> None:
         try:
@@ -336,14 +331,18 @@ class Worker:
         owner, epoch, key = str(header["owner"]), int(header["epoch"]), header.get("key")
         if descriptor is None:
             self._arena.detach(owner, epoch, key)
-            self._fail_delayed(
+            self._intake.fail(
                 lambda _, feed: feed.ref is not None and memory_of(feed.ref) == (owner, epoch, key),
                 f"{'the arena' if key is None else f'segment {key}'} of {owner} (epoch {epoch}) is gone",
             )
         else:
             self._arena.attach(owner, epoch, descriptor, key)
             os.close(descriptor)
-            self._retry_delayed()
+            self._intake.retry()
+
+    def _note_arrival(self, arrival: ItemArrived) -> None:
+        with self._lock:
+            self._arrivals.append(arrival)
 
     def _arrived(self) -> None:
         """From any thread: payloads that were being fetched have come, or will not."""
@@ -367,10 +366,6 @@ class Worker:
         """With the lock held: a step thread may outlive the main loop."""
         if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
-
-
-def _edge_of(feed: Feed) -> tuple[str, int, int, int]:
-    return feed.request_id, feed.attempt, feed.source, feed.target
 
 
 def main() -> None:

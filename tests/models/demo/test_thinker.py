@@ -9,9 +9,7 @@ import pytest
 
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.core.params import SamplingParams
-from omnistage.core.request import OmniRequest, Prompt
-from omnistage.models.demo.thinker import load, load_processor
+from omnistage.models.demo.thinker import load
 from omnistage.models.demo.weights import DemoWeights
 
 
@@ -33,13 +31,3 @@ def test_the_fetched_model_has_the_shape_it_should(demo_weights: DemoWeights) ->
     """Fault: another checkpoint lies in the cache under this name."""
     model = load(config_of(demo_weights.thinker_dir))
     assert (model.num_layers, model.num_kv_heads, model.head_dim, model.vocab_size) == (30, 3, 64, 49152)
-
-
-@pytest.mark.weights
-def test_a_question_is_written_as_the_template_says(demo_weights: DemoWeights) -> None:
-    """Fault: the chat template is not applied, and the model goes on with the question instead of answering."""
-    processor = load_processor(config_of(demo_weights.thinker_dir))
-    prompt = Prompt(messages=({"role": "user", "content": "Hi"},))
-    request = OmniRequest(request_id="r", prompt=prompt, wants=("text",), stage_params={0: SamplingParams()})
-    text = processor.tokenizer.decode(list(processor(request).token_ids), skip_special_tokens=False)
-    assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from omnistage.models.causal_lm.loader import load
 from omnistage.models.causal_lm.processor import load_processor
 from omnistage.stages.ar.build import ar_engine
 from omnistage.stages.ar.engine import ARStageEngine
-from omnistage.stages.base import StageInput
+from omnistage.stages.base import PreparedInput, StageInput
 from omnistage.wire.messages import CLIENT
 from tests.tiny.checkpoints import VOCAB_SIZE, train_tokenizer
 from tests.tiny.engines import Heard, answer, answers, build, drain, greedy, stage_config, stage_request
@@ -333,10 +334,22 @@ def test_times_and_usage_are_told_at_the_end(engine: ARStageEngine) -> None:
     """Fault: durations that are negative, missing, or counted once for every choice."""
     heard = answer(engine, PROMPTS[0], greedy(2, n=4))
     times = heard.outputs[-1].times
-    assert times.queued_s >= 0
+    assert times.prepare_s is not None
+    assert 0 < times.prepare_s <= times.queued_s
     assert 0 < times.forward_s <= times.running_s
     assert heard.usage.prompt_tokens == len(PROMPTS[0])
     assert heard.usage.completion_tokens == 8
+
+
+def test_a_prompt_that_was_prepared_elsewhere_is_taken_as_it_is(engine: ARStageEngine) -> None:
+    """Fault: a prompt is prepared twice; the time for which it was prepared elsewhere is lost."""
+    asked = stage_request("one", [VOCAB_SIZE], greedy(3))  # would be refused
+    prepared = PreparedInput(ProcessedPrompt(tuple(PROMPTS[0])), prepare_s=2.0, elapsed_s=3.0)
+    engine.add(dataclasses.replace(asked, prepared=prepared))
+    heard = drain(engine)["one"]
+    assert heard.tokens() == answer(engine, PROMPTS[0], greedy(3)).tokens()
+    times = heard.outputs[-1].times
+    assert (times.prepare_s, int(times.queued_s)) == (2.0, 3)
 
 
 # ---- hidden states ---------------------------------------------------------------------------------------------------

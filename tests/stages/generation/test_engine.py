@@ -17,7 +17,7 @@ from omnistage.core.params import GenerationParams
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import Interrupted, StageInput
-from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.base import PreparedInput, StageOutput, StageRequest
 from omnistage.stages.generation.engine import MAX_INTERRUPTIONS, GenerationEngine, Made
 from omnistage.wire.messages import CLIENT
 from tests.fakes import RATE, as_sound, as_text, load_words, request_of, sound_config, words_bridge
@@ -369,6 +369,24 @@ def test_usage_and_times_are_those_of_the_request() -> None:
     assert done.finish_reason == "done"
     assert done.usage.audio_seconds == 2.0 * RATE / RATE
     assert (done.times.queued_s, done.times.running_s, done.times.forward_s) == (5.0, 4.0, 4.0)
+    assert done.times.prepare_s is None
+
+
+def test_inputs_that_were_prepared_elsewhere_are_taken_as_they_are() -> None:
+    """Fault: a request is prepared twice; the time for which it was prepared elsewhere is lost."""
+
+    def refuse(request: OmniRequest) -> list[StageInput]:
+        raise AssertionError("prepared twice")
+
+    now_s = 10.0
+    for processor in (None, refuse):
+        model = Recorder()
+        engine = GenerationEngine(sound_config(), model, processor=processor, clock=lambda: now_s)
+        prepared = PreparedInput([StageInput({"word": "made"})], prepare_s=2.0, elapsed_s=3.0)
+        engine.add(StageRequest(request_of("asked"), 1, 1, (0, 0), frozenset({CLIENT}), prepared))
+        [done] = engine.step()
+        assert model.batches == [("made",)]
+        assert (done.times.queued_s, done.times.prepare_s) == (3.0, 2.0)
 
 
 def test_a_request_that_may_not_hand_over_copies_out_what_it_was_lent() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.modeling.checkpoint import CONFIG, read_json
 from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
+from omnistage.modeling.folder import CONFIG, read_json
 from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.tensors import dtype_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from omnistage.config.stage import ARStageConfig
-from omnistage.modeling.checkpoint import CONFIG, read_json
+from omnistage.modeling.folder import CONFIG, read_json
 from omnistage.modeling.protocols import Processor
 from omnistage.modeling.text_processor import load_text_processor
 

@@ -1,4 +1,4 @@
-"""The thinker stage: a small Llama-shaped language model and its prompts, from the folder that was fetched."""
+"""The thinker stage's model: a small Llama-shaped language model, from the folder that was fetched."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from pathlib import Path
 
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.modeling.checkpoint import CONFIG, read_json
 from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
-from omnistage.modeling.protocols import ARModel, Processor
+from omnistage.modeling.folder import CONFIG, read_json
+from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.tensors import dtype_of
-from omnistage.modeling.text_processor import load_text_processor
 
 
 def load(config: ARStageConfig) -> ARModel:
@@ -27,9 +26,3 @@ def _shape(folder: Path) -> DecoderShape:
     if shape is None:
         raise BrokenCheckpointError(f"{folder / CONFIG} does not describe the model that `omnistage fetch demo` brings")
     return shape
-
-
-def load_processor(config: ARStageConfig) -> Processor:
-    """Chat template and tokenizer of the same folder."""
-    folder = Path(config.model_path)
-    return load_text_processor(folder, int(read_json(folder, CONFIG)["vocab_size"]), config.max_model_len)

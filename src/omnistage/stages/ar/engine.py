@@ -164,9 +164,11 @@ class ARStageEngine:
         """An entry stage: the whole prompt is there."""
         if self._processor is None:
             raise StageFailedError("an entry stage has neither a processor nor a bridge")
-        prompt = self._processor(request.request)
+        prepared = request.prepared_by(self._processor)
+        prompt: ProcessedPrompt = prepared.value
         max_len = self._scheduler.max_len_of(len(prompt.token_ids), params.max_tokens)
-        state = RequestState(request, params, self._sequences(request, params, prompt, max_len))
+        sequences = self._sequences(request, params, prompt, max_len)
+        state = RequestState(request, params, sequences, prepared=prepared)
         self._open_choices(state)
         if prompt.embeds is not None:
             self._hold_embeds(state, prompt.embeds)

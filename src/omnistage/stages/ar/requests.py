@@ -18,19 +18,21 @@ from omnistage.core.request import StageTimes, Usage
 from omnistage.modeling.sampling import SampleRow, has_penalties
 from omnistage.stages.ar.choice import ChoiceState
 from omnistage.stages.ar.sequence import SequenceState
-from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.base import PreparedInput, StageOutput, StageRequest
 from omnistage.stages.inbox import InboxState
 
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """`choices` and `sequences` have one entry per choice. `inbox` is there in stages that are fed. Times in seconds."""
+    """`choices` and `sequences` have one entry per choice. `inbox` is there in stages that are fed, `prepared` in entry stages.
+    Times in seconds."""
 
     request: StageRequest
     params: SamplingParams
     sequences: list[SequenceState]
     choices: list[ChoiceState] = field(default_factory=list)
     inbox: InboxState | None = None
+    prepared: PreparedInput | None = None
     has_embeds: bool = False
     ready: bool = True
     added_s: float = field(default_factory=time.perf_counter)
@@ -81,7 +83,13 @@ class RequestState:
     def times(self) -> StageTimes:
         now = time.perf_counter()
         begun = self.begun_s if self.begun_s is not None else now
-        return StageTimes(queued_s=begun - self.added_s, running_s=now - begun, forward_s=self.forward_s)
+        prepared = self.prepared
+        return StageTimes(
+            queued_s=begun - self.added_s + (0.0 if prepared is None else prepared.elapsed_s),
+            prepare_s=None if prepared is None else prepared.prepare_s,
+            running_s=now - begun,
+            forward_s=self.forward_s,
+        )
 
 
 @dataclass(slots=True)

@@ -14,11 +14,13 @@ from omnistage.stages.generation.engine import GenerationEngine
 
 
 def build_generation_engine(config: GenerationStageConfig) -> GenerationEngine:
-    """A stage with sources needs a `bridge`; an entry stage may have a `processor`."""
+    """A stage with sources needs a `bridge`; an entry stage may have a `processor`, which is left to its helpers if it has some."""
     if config.input_sources and config.bridge is None:
         raise ConfigError.of(f"stage {config.model_stage}: bridge", None, "a hook, because the stage has sources")
     bridge: Any = resolve_hook(config.bridge) if config.bridge is not None else None
-    load_processor: Any = resolve_hook(config.processor) if config.processor is not None else None
+    load_processor: Any = (
+        resolve_hook(config.processor) if config.processor is not None and not config.processor_workers else None
+    )
     load_model: Any = resolve_hook(config.loader)
     processor = load_processor(config) if load_processor is not None else None
     return GenerationEngine(config, load_model(config), bridge, processor)

@@ -22,7 +22,7 @@ from omnistage.core.errors import ErrorInfo, StageFailedError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import StageTimes, Usage
 from omnistage.modeling.protocols import Bridge, GenerationModel, GenerationProcessor, Interrupted, StageInput
-from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.base import PreparedInput, StageOutput, StageRequest
 from omnistage.stages.generation.scheduler import GenerationScheduler, Work
 from omnistage.stages.inbox import InboxState
 
@@ -34,12 +34,14 @@ MAX_INTERRUPTIONS = 8
 
 @dataclass(slots=True)
 class GenerationState:
-    """One request. `model_state` is the model's value (`begun` says whether there is one). Times in seconds.
+    """One request. `model_state` is the model's value (`begun` says whether there is one). Times in seconds; `added_s` is when it
+    came to the stage, before its input was prepared.
     `samples` counts what was made, by sample rate in Hz: whole numbers, so that seconds come out exact."""
 
     request: StageRequest
     inbox: InboxState
     added_s: float
+    prepare_s: float | None = None
     model_state: Any = None
     begun: bool = False
     ready: bool = True
@@ -93,11 +95,14 @@ class GenerationEngine:
 
     def add(self, request: StageRequest) -> None:
         try:
-            inbox = self._open_inbox(request)
+            prepared = request.prepared if self._processor is None else request.prepared_by(self._processor)
+            inbox = self._open_inbox(request, prepared)
         except Exception as error:  # noqa: BLE001 - whatever a processor makes of a request is that request's fault
             self._outputs.append(self._failed(request.request_id, error))
             return
-        self._requests[request.request_id] = GenerationState(request, inbox, self._clock())
+        state = self._requests[request.request_id] = GenerationState(request, inbox, self._clock())
+        if prepared is not None:
+            state.added_s, state.prepare_s = state.added_s - prepared.elapsed_s, prepared.prepare_s
         self._scheduler.add(request.request_id, request.order)
         self._touched[request.request_id] = None
 
@@ -148,7 +153,7 @@ class GenerationEngine:
 
     # ---- inputs ----------------------------------------------------------------------------------------------------
 
-    def _open_inbox(self, request: StageRequest) -> InboxState:
+    def _open_inbox(self, request: StageRequest, prepared: PreparedInput | None) -> InboxState:
         stage, limit = self._config.model_stage, self._config.max_input_nbytes
         if self._bridge is not None:
             return InboxState(
@@ -158,9 +163,7 @@ class GenerationEngine:
                 window=self._config.input_window,
                 max_input_nbytes=limit,
             )
-        inputs = [StageInput({"request": request.request})]
-        if self._processor is not None:
-            inputs = self._processor(request.request)
+        inputs = [StageInput({"request": request.request})] if prepared is None else prepared.value
         return InboxState.of_entry(inputs, stage=stage, max_input_nbytes=limit)
 
     def _bridge_touched(self) -> None:
@@ -300,7 +303,12 @@ class GenerationEngine:
         request_id = state.request.request_id
         now_s = self._clock()
         began_s = now_s if state.first_step_s is None else state.first_step_s
-        times = StageTimes(queued_s=began_s - state.added_s, running_s=now_s - began_s, forward_s=state.forward_s)
+        times = StageTimes(
+            queued_s=began_s - state.added_s,
+            prepare_s=state.prepare_s,
+            running_s=now_s - began_s,
+            forward_s=state.forward_s,
+        )
         usage = Usage(audio_seconds=sum(count / rate for rate, count in state.samples.items()))
         self._forget(request_id)
         self._outputs.append(StageOutput(request_id, capture, consumed, "done", usage, times))
