@@ -13,9 +13,11 @@ import secrets
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -178,11 +180,20 @@ async def _warm_up(server: ServerProcess) -> None:
 # ---- the whole ----
 
 
-def run(name: str, part: Callable[[], None]) -> None:
+def run(name: str, part: Callable[[], None], report: Report) -> None:
+    """A part that breaks off is a violation, and the others are run all the same."""
     began = time.monotonic()
     print(f"== {name}", flush=True)
-    part()
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001 - whatever ends a part is told at the end
+        traceback.print_exc()
+        report.violated(name, [f"broke off: {type(error).__name__}: {error}"])
     print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _scene(name: str, scene: scenes.Scene, folder: Path, report: Report) -> None:
+    report.violated(name, scene(folder, report.faults))
 
 
 def main() -> int:
@@ -197,15 +208,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="omnistage-faults-") as named:
         folder = Path(named)
         if "waves" in parts:
-            run("waves", lambda: waves(random, folder / "waves", options.requests, report))
+            run("waves", lambda: waves(random, folder / "waves", options.requests, report), report)
         for name, scene in {**scenes.SCENES, **memory.SCENES}.items():
             if "scenes" in parts or name in parts:
-                run(name, lambda name=name, scene=scene: report.violated(name, scene(folder / name, report.faults)))  # type: ignore[misc]
+                run(name, partial(_scene, name, scene, folder / name, report), report)
         if "apart" in parts:
             first = options.requests if "waves" in parts else 0
-            run("apart", lambda: waves(random, folder / "apart", APART, report, first=first, engine_process=True))
+            run(
+                "apart",
+                lambda: waves(random, folder / "apart", APART, report, first=first, engine_process=True),
+                report,
+            )
         if "demo" in parts:
-            run("demo", lambda: demo.campaign(random, folder / "demo", report))
+            run("demo", lambda: demo.campaign(random, folder / "demo", report), report)
     print(f"SEED={seed}: {report.requests} requests ({dict(report.outcomes)}) in {time.monotonic() - began:.0f} s")
     kinds = [*(name for name in FAULTS), *(name for name in report.faults if name not in FAULTS)]
     print("faults: " + ", ".join(f"{name} {report.faults[name]}" for name in kinds))

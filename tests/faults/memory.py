@@ -163,12 +163,12 @@ def _plugged(folder: Path) -> Iterator[Path]:
     try:
         yield plug
     finally:
-        plug.unlink()
+        plug.unlink(missing_ok=True)
 
 
 def _filled(plug: Path) -> bool:
-    """True, once the folder is full to its last page."""
-    with plug.open("ab", buffering=0) as file, suppress(OSError):
+    """True, once the folder is full to its last page. Nothing is to be filled where the server has ended."""
+    with suppress(OSError), plug.open("ab", buffering=0) as file:
         while file.write(bytes(2**16)):
             pass
     return True

@@ -12,7 +12,8 @@ import pytest
 
 from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
 from omnistage.connectors.memory import create_arena
-from omnistage.runtime.launch import Launched, executor, launch_worker, worker_environment
+from omnistage.core.errors import ConnectorError
+from omnistage.runtime.launch import Launched, executor, launch_worker, spawn, worker_environment
 from omnistage.runtime.plan import ProcessPlan, plan_processes
 from omnistage.runtime.zygote import ZygoteProcess
 from tests.runtime.harness import alive, eventually, stage
@@ -126,3 +127,14 @@ def test_a_worker_that_is_gone_is_told_as_an_error_of_the_line(launched: Launche
     with pytest.raises(BrokenPipeError):
         send_descriptor(launched.life_line, {"owner": "a/0", "epoch": 1})
     assert receive_descriptor(launched.life_line) is None
+
+
+def test_a_plan_that_finds_no_memory_is_a_start_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a full /dev/shm, and the runtime ends because it could not make a zygote, which it can do without."""
+
+    def full(nbytes: int, what: str) -> int:
+        raise ConnectorError(f"{what} of {nbytes} bytes cannot be allocated")
+
+    monkeypatch.setattr("omnistage.runtime.launch.create_memory", full)
+    with pytest.raises(OSError, match="a plan of 4 bytes cannot be allocated"):
+        spawn(TOLD, b"plan", {}, 2, ())

@@ -7,6 +7,7 @@ process finds them. Knows nothing of stages' code or of what a worker does.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Protocol
 from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.connectors.memory import create_memory
+from omnistage.core.errors import ConnectorError
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.wire.plan import TcpPlan, WorkerPlan
 
@@ -202,8 +204,11 @@ def spawn(
 
 
 def plan_memory(plan: bytes) -> int:
-    """A descriptor from which `plan` can be read to its end."""
-    told = create_memory(len(plan), "a plan")
+    """A descriptor from which `plan` can be read to its end. Raises OSError where there is no memory for it."""
+    try:
+        told = create_memory(len(plan), "a plan")
+    except ConnectorError as error:
+        raise OSError(errno.ENOSPC, error.message) from None
     os.write(told, plan)
     os.lseek(told, 0, os.SEEK_SET)
     return told
