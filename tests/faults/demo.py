@@ -21,6 +21,7 @@ from tests.faults.server import ServerProcess, eventually
 
 REQUESTS = 60
 MAX_TOKENS = 12
+TOGETHER = 6
 TIMEOUT_S = 180.0  # six at once on two cores, beside whatever else they do
 QUESTIONS = (
     "Say hello to me.",
@@ -58,7 +59,7 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
     server = ServerProcess(folder, "--drain-timeout-s", "5", model="demo")
     try:
         server.wait_ready(120.0)
-        asyncio.run(all_of(server.port, [_asked(Random(1), index) for index in range(4)], together=2, model="demo"))
+        asyncio.run(_warm_up(server))
         server.wait_for_zygote()
         held_before = server.debug_state()
         answers, sizes = Answers(), [_server_nbytes(server)]
@@ -76,6 +77,13 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
         left = server.sweep()
         server.process.wait(10)
     report.violated("demo", [f"processes left: {left}"] if left else [])
+
+
+async def _warm_up(server: ServerProcess) -> None:
+    """As many at once as in a wave: what a model keeps is what its largest batch took."""
+    random = Random(1)
+    asked = [_asked(random, number) for number in range(REQUESTS // 4)]
+    await all_of(server.port, asked, together=TOGETHER, model="demo", timeout_s=TIMEOUT_S)
 
 
 def _server_nbytes(server: ServerProcess) -> int:
@@ -102,7 +110,7 @@ def _asked(random: Random, number: int) -> Asked:
 async def _wave(server: ServerProcess, asked: list[Asked], dying: str | None, answers: Answers, report: Report) -> None:
     tally, watch = checks.Tally(server.counters()), checks.Watch(server)
     watching = asyncio.create_task(watch.run())
-    asking = asyncio.create_task(all_of(server.port, asked, together=6, model="demo", timeout_s=TIMEOUT_S))
+    asking = asyncio.create_task(all_of(server.port, asked, together=TOGETHER, model="demo", timeout_s=TIMEOUT_S))
     try:
         if dying is not None:
             await asyncio.sleep(2.0)
