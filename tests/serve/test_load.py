@@ -1,8 +1,6 @@
 """The heavy half of a start, with a runtime that starts nothing."""
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +20,6 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def turns_as_before() -> Iterator[None]:
-    """A server's turns of threads are the process's, and the next test's too."""
-    before = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(before)
-
-
 def test_a_start_reads_the_flags_and_starts_the_stages(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: flags that are read and not used, stages that nobody starts."""
     started: list[Path | None] = []
@@ -47,17 +37,6 @@ def test_a_start_reads_the_flags_and_starts_the_stages(folder: str, monkeypatch:
     loaded = load(ServeOptions(folder, overrides=lambda: given, record_events=Path("events")))
     assert started == [Path("events")]
     assert (loaded.drain_timeout_s, loaded.engine.model.modalities) == (3.0, ("text",))
-
-
-@pytest.mark.parametrize(("own_process", "turn_s"), [(False, module.THREAD_TURN_S), (True, 0.005)])
-def test_a_driver_that_is_a_thread_does_not_wait_long_for_its_turn(
-    folder: str, monkeypatch: pytest.MonkeyPatch, own_process: bool, turn_s: float
-) -> None:
-    """Fault: every item from stage to stage waits for whatever the server renders."""
-    monkeypatch.setattr(module, "runtime_of", lambda _, **given: FakeRuntime())
-    sys.setswitchinterval(0.005)
-    load(ServeOptions(folder, overrides=lambda: {"pipeline": "causal_lm", "engine_process": own_process}))
-    assert sys.getswitchinterval() == pytest.approx(turn_s)
 
 
 def test_inline_stages_are_refused(folder: str) -> None:

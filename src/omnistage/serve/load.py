@@ -5,7 +5,6 @@ Workers are started before the web framework is imported, so that they load mean
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 
@@ -17,10 +16,6 @@ from omnistage.obs.metrics import ServerMetrics
 from omnistage.serve.app import create_app
 from omnistage.serve.options import ServeOptions
 from omnistage.serve.serving import Serving, figures_of
-
-THREAD_TURN_S = 0.0002
-"""How long a thread may keep the interpreter while another waits for it, in a server whose driver is a thread. At Python's own
-5 ms every item from stage to stage waits that long while an answer is rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +31,6 @@ def load(options: ServeOptions) -> Loaded:
     """Starts the stages and makes the app; does not wait for them. Raises what configuration raises."""
     resolution = resolved(options.model, deploy_config=options.deploy_config, overrides=options.overrides())
     require_processes(resolution)
-    if not resolution.deploy.engine_process:
-        sys.setswitchinterval(THREAD_TURN_S)
     metrics = ServerMetrics()
     engine = AsyncOmniEngine(
         served_model(resolution),
