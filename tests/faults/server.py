@@ -16,7 +16,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,16 @@ ASK_S = 5.0
 
 OTHERS = {"helper": "omnistage.stages.prepare.helper", "driver": "omnistage.runtime.engine_process", "zygote": None}
 """What stands in their command lines; a zygote shares its with its children and is known from /debug/state."""
+
+
+def _killed(pid: int | None) -> int | None:
+    """None if it was gone already: whoever is told to die may do so at any time."""
+    if pid is not None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+    return pid
 
 
 def _command(pid: int) -> str:
@@ -175,11 +184,7 @@ class ServerProcess:
 
     def kill_some_other(self, kind: str) -> int | None:
         """kill -9 of a process that is neither the server nor a worker, by its kind in OTHERS; None if there is none now."""
-        pid = self.other_pid(kind)
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return pid
+        return _killed(self.other_pid(kind))
 
     def other_pid(self, kind: str) -> int | None:
         part = OTHERS[kind]
@@ -192,10 +197,7 @@ class ServerProcess:
 
     def kill_worker(self, stage: str) -> int | None:
         """kill -9; the pid, None if there is none now."""
-        pid = self.worker_pid(stage)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        return pid
+        return _killed(self.worker_pid(stage))
 
     def kill(self) -> None:
         """kill -9 of the server alone."""
