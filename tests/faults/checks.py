@@ -26,7 +26,7 @@ from tests.faults.echo import Echo
 from tests.faults.family import RATE, expected
 from tests.faults.faults import DIED, FAULTS
 from tests.faults.server import ServerProcess
-from tests.states import MEMORY, differences
+from tests.states import MEMORY, RSS_GROWTH_NBYTES, differences
 
 WAV_HEADER_NBYTES = 44
 QUIET_S = 10.0
@@ -163,16 +163,18 @@ def _some_of(figures: dict[str, Any], names: Sequence[str]) -> list[tuple[str, A
     return [(name, figures[name]) for name in names]
 
 
-def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
+def unchanged(
+    server: ServerProcess, before: dict[str, Any], *, rss_growth_nbytes: int = RSS_GROWTH_NBYTES
+) -> list[str]:
     """What /debug/state shows in any process, `QUIET_S` after the last request, that it did not show `before`."""
     assert {"server", "workers"} <= before.keys(), before
     deadline = time.monotonic() + QUIET_S
-    while (found := _grown(before, server.debug_state())) and time.monotonic() < deadline:
+    while (found := _grown(before, server.debug_state(), rss_growth_nbytes)) and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
 
 
-def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def _grown(before: dict[str, Any], after: dict[str, Any], rss_growth_nbytes: int) -> list[str]:
     """Memory is compared of processes that are the same: of one that was forked, what it shares counts as its own."""
     workers = {
         name: {**worker, "process": {**worker["process"], MEMORY: old["process"][MEMORY]}}
@@ -180,7 +182,7 @@ def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         else worker
         for name, worker in after.get("workers", {}).items()
     }
-    return differences(_settled(before), {**_settled(after), "workers": workers})
+    return differences(_settled(before), {**_settled(after), "workers": workers}, rss_growth_nbytes=rss_growth_nbytes)
 
 
 def _settled(state: dict[str, Any]) -> dict[str, Any]:
