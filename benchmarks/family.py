@@ -3,9 +3,9 @@
     relay      sender ──tensors──> receiver ──> text        {"items", "pause_s", "nbytes"}
                tape ──> audio                               {"chunks", "samples"}
 
-The sender waits `pause_s` before each item and writes down when it made it; the receiver's bridge looks at the same clock and
-the receiver says the difference, in nanoseconds. Both are a little outside of what is asked for (an engine's step returns after
-its model, and its bridge is called after `feed`), so the figure is never too good. The tape plays as fast as it is let.
+The sender waits `pause_s` before each item. An item's way begins where its step's result is emitted (the `select` of the edge) and
+ends where the next engine has been fed (its bridge); both look at the same clock, and the receiver says all ways at the end, in
+nanoseconds. The tape plays as fast as it is let.
 
     simulated  thinker ──rows──> talker ──frames──> codec ──> audio         {"tokens", "frames"}
                   └──> text
@@ -109,9 +109,14 @@ def load_sender(config: Any) -> Model:
     def send(chunk: Any, place: int) -> MultimodalPayload:
         time.sleep(chunk["pause_s"])
         tensors = {"rows": Tensor(TensorSpec("uint8", (chunk["nbytes"],)), _silence(chunk["nbytes"]))}
-        return MultimodalPayload(tensors, {"made_ns": time.monotonic_ns()})
+        return MultimodalPayload(tensors)
 
     return Model(send)
+
+
+def emitted(capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload:
+    """The first thing that is done with what a step made is to pick what travels."""
+    return MultimodalPayload(capture.tensors, {"emitted_ns": time.monotonic_ns()})
 
 
 def load_items(config: Any) -> Callable[[OmniRequest], list[StageInput]]:
@@ -124,14 +129,21 @@ def load_items(config: Any) -> Callable[[OmniRequest], list[StageInput]]:
 
 
 def receiver_bridge(
-    state: None, source: int, seq: int, payload: MultimodalPayload | None, last: bool
-) -> tuple[None, list[StageInput]]:
+    state: tuple[int, ...] | None, source: int, seq: int, payload: MultimodalPayload | None, last: bool
+) -> tuple[tuple[int, ...], list[StageInput]]:
+    """All ways at the end, in one word each: what is said meanwhile would be work beside what is measured."""
     now_ns = time.monotonic_ns()
-    return None, [] if payload is None else [StageInput({"hop_ns": now_ns - payload.metadata["made_ns"]})]
+    ways = state or ()
+    if payload is not None:
+        ways = (*ways, now_ns - payload.metadata["emitted_ns"])
+    return ways, [StageInput({"ways_ns": ways})] if last else []
 
 
 def load_receiver(config: Any) -> Model:
-    return Model(lambda chunk, place: MultimodalPayload(metadata=text(f"{chunk['hop_ns']} ", place)))
+    def say(chunk: Any, place: int) -> MultimodalPayload:
+        return MultimodalPayload(metadata=text(" ".join(map(str, chunk["ways_ns"])), place))
+
+    return Model(say)
 
 
 def load_tape(config: Any) -> Model:
@@ -218,7 +230,7 @@ RELAY = PipelineConfig(
             1,
             "receiver",
             bridge=f"{MODULE}:receiver_bridge",
-            edges=(Edge(0, 1, window=4, item_nbytes=2**18),),
+            edges=(Edge(0, 1, select=f"{MODULE}:emitted", window=4, item_nbytes=2**18),),
             final_output=True,
             final_output_type="text",
         ),

@@ -144,8 +144,11 @@ class StageHost:
         for output in self._engine_step(events):
             events.extend(self._take(output))
         events.extend(self._pump())
-        self._gauges = self._figures()
         return events
+
+    def measure(self) -> None:
+        """Takes the figures anew; apart from `step`, so that what it said is not kept waiting."""
+        self._gauges = self._figures()
 
     def _figures(self) -> dict[str, float]:
         return {**self._engine.gauges(), "step_failures": self._step_failures, "held": len(self._held)}

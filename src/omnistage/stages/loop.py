@@ -149,6 +149,7 @@ class StageLoop:
             self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
             if events:
                 self._owner.report(events)
+            host.measure()
 
     def _wait(self, host: StageHost) -> bool:
         """Sleeps until there is something to do; False when the loop is to end."""
