@@ -1,7 +1,9 @@
 """From one stage to the next: how long an item takes from the step that made it to the engine that is fed with it.
 
 The items of a request to the pipeline `relay` (benchmarks.family), which says for each how long its way was: out of the sender's
-process, through the driver, into the receiver's. One question at a time, its items so far apart that none waits for another.
+process, through the driver, into the receiver's. One question at a time, its items so far apart that none waits for another: a
+millisecond, because after longer pauses the figure says how deeply the processors of the machine sleep (a bare pair of sockets
+takes two to three times as long after four of them).
 Under load the server streams to `STREAMS` other clients at the same time, as fast as it can, sound in base64.
 `DEPLOYMENTS` are the ways to run the driver; the row of a deployment other than the default ends in its name.
 """
@@ -24,7 +26,7 @@ from benchmarks.servers import OWN_COMMAND, Server, serving
 DEPLOYMENTS: Mapping[str, tuple[str, ...]] = {"": (), "process": ("--engine-process",)}
 PAIRS = 5
 ITEMS = 300
-PAUSE_S = 0.004
+PAUSE_S = 0.001
 SIZES = {"8KiB": 8 * 2**10, "256KiB": 256 * 2**10}
 GOALS = {"8KiB": 400}
 STREAMS = 64

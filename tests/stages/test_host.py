@@ -75,7 +75,9 @@ class Stage:
             first = outputs[0]
             said = first if isinstance(first, Exception) else [o for o in outputs if isinstance(o, StageOutput)]
             self.engine.script.append(said)
-        return self.host.step()
+        events = self.host.step()
+        self.host.measure()
+        return events
 
     def told(self) -> list[tuple[Any, ...]]:
         """What the engine was told since the last look."""

@@ -60,6 +60,9 @@ class Host(Protocol):
     def step(self) -> list[WorkerEvent]:
         """One bounded piece of work and what it has to say."""
 
+    def measure(self) -> None:
+        """Takes the figures of `gauges` anew."""
+
     def gauges(self) -> dict[str, float]:
         """Figures for metrics."""
 
@@ -122,6 +125,7 @@ class InlineRuntime(RuntimeLoop):
             items = tuple(host.step())
             if items:
                 self._report(self._homes[stage_id], items)
+            host.measure()
         for process in {self._homes[stage_id].process for stage_id, _host in worked}:
             self._show_gauges(process)
 

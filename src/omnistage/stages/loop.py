@@ -8,9 +8,10 @@ Knows nothing of sockets; `report` gets what a step had to say, in the step thre
 
 from __future__ import annotations
 
+import enum
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,13 @@ from omnistage.wire.messages import WorkerEvent
 
 IDLE_WAIT_S = 10.0
 """A sleeping loop looks up this often even if nobody calls it: a wait without a deadline could hide a lost call."""
+
+
+class _Word(enum.Enum):
+    """What is posted beside mail."""
+
+    ROOM_FREED = enum.auto()
+    STOP = enum.auto()
 
 
 class LoopOwner(Protocol):
@@ -58,9 +66,7 @@ class StageLoop:
         self._build_lock = build_lock or threading.Lock()
         self._clock = clock
         self._host: StageHost | None = None
-        self._mail: deque[Mail] = deque()
-        self._changed = threading.Condition()
-        self._room_freed = False
+        self._posted: queue.SimpleQueue[Mail | _Word] = queue.SimpleQueue()
         self._stopping = False
         self._step_began_s: float | None = None
         self._thread = threading.Thread(target=self._main, name=f"stage-{stage_id}", daemon=True)
@@ -71,15 +77,11 @@ class StageLoop:
         self._thread.start()
 
     def post(self, mail: Mail) -> None:
-        with self._changed:
-            self._mail.append(mail)
-            self._changed.notify()
+        self._posted.put(mail)
 
     def room_freed(self) -> None:
         """To be called after every release of a reference that this process owns."""
-        with self._changed:
-            self._room_freed = True
-            self._changed.notify()
+        self._posted.put(_Word.ROOM_FREED)
 
     def interrupt(self, request_id: str) -> None:
         """Asks a running step to end early; to be called after the Cancel was posted."""
@@ -89,9 +91,8 @@ class StageLoop:
 
     def stop(self) -> None:
         """Ends the loop after its current step; mail that is waiting is not read."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._stopping = True
+        self._posted.put(_Word.STOP)
 
     def join(self, timeout_s: float) -> bool:
         """True if the thread has ended."""
@@ -111,7 +112,7 @@ class StageLoop:
         """What is held here, also while a step runs or hangs."""
         host = self._host
         inside = {} if host is None else host.debug_state()
-        return {"mail": len(self._mail), "step_age_s": self.step_age_s(), **inside}
+        return {"mail": self._posted.qsize(), "step_age_s": self.step_age_s(), **inside}
 
     # ---- step thread -----------------------------------------------------------------------------------------------
 
@@ -138,12 +139,15 @@ class StageLoop:
         return self._host
 
     def _run(self, host: StageHost) -> None:
-        while self._wait(host):
+        while (mail := self._mail(host.has_work())) is not None:
+            if not (mail or host.has_work()):
+                continue  # it only looked up
             self._step_began_s = self._clock()
-            for mail in self._take_mail():
-                host.handle(mail)
-            if self._took_room():
-                host.room_freed()
+            for one in mail:
+                if isinstance(one, _Word):
+                    host.room_freed()
+                else:
+                    host.handle(one)
             events = host.step()
             self._step_began_s = None
             self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
@@ -151,20 +155,12 @@ class StageLoop:
                 self._owner.report(events)
             host.measure()
 
-    def _wait(self, host: StageHost) -> bool:
-        """Sleeps until there is something to do; False when the loop is to end."""
-        with self._changed:
-            while not (self._stopping or self._mail or self._room_freed or host.has_work()):
-                self._changed.wait(IDLE_WAIT_S)
-            return not self._stopping
-
-    def _take_mail(self) -> list[Mail]:
-        with self._changed:
-            mail = list(self._mail)
-            self._mail.clear()
-            return mail
-
-    def _took_room(self) -> bool:
-        with self._changed:
-            freed, self._room_freed = self._room_freed, False
-            return freed
+    def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
+        """All that has been posted, None when the loop is to end. One that is not busy sleeps until something is posted."""
+        mail: list[Mail | _Word] = []
+        try:
+            mail.append(self._posted.get(not is_busy, IDLE_WAIT_S))
+            while True:
+                mail.append(self._posted.get_nowait())
+        except queue.Empty:
+            return None if self._stopping else mail

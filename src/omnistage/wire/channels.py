@@ -155,11 +155,18 @@ class _Lines:
             more = True
             while more and len(self._whole) < BATCH:
                 more = False
-                for descriptor, events in self._epoll.poll(0):
+                for descriptor, events in self._ready():
                     more |= self._serve(descriptor, events)
             batch = [self._whole.popleft() for _ in range(min(BATCH, len(self._whole)))]
             self._raise(bool(self._whole))
             return batch
+
+    def _ready(self) -> list[tuple[int, int]]:
+        """A worker's only line is read without being asked whether it can be."""
+        if self._listener is not None or len(self._lines) != 1:
+            return self._epoll.poll(0)
+        ((descriptor, line),) = self._lines.items()
+        return [(descriptor, select.EPOLLIN | (select.EPOLLOUT if line.waiting else 0))]
 
     def _serve(self, descriptor: int, events: int) -> bool:
         """Does what a descriptor is ready for; True if it may be ready for more."""
