@@ -123,7 +123,7 @@ def _samples(heard: Heard, whole: bool) -> tuple[bytes, list[str]]:
 # ---- what a server holds: 2 ----
 
 MACHINE = ("open", "queued", "refs_held", "slots", "timers", "control_calls")
-RUNTIME = ("sinks", "controls", "metered", "payloads", "segments")
+RUNTIME = ("sinks", "controls", "metered", "outbox", "payloads", "segments")
 STAGE = ("requests", "blocked", "answers", "outgoing_requests", "gathered_parts", "running", "waiting", "held", "mail")
 """Figures of the tables that are empty when nobody asks for anything, in the driver and in every stage."""
 

@@ -17,14 +17,17 @@ from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.loop import RuntimeLoop
+from omnistage.runtime.outbox import OutboxState
 from omnistage.runtime.plan import plan_processes
 from omnistage.wire.messages import (
+    CLIENT,
     AbortRequested,
     Arrived,
     Close,
     Command,
     ControlReply,
     Event,
+    Grant,
     Release,
     Reply,
     Restarted,
@@ -147,6 +150,43 @@ def test_a_payload_that_cannot_be_read_fails_its_request_and_tells_the_machine(f
     world.close(0.0)
     assert len(told) == 1 and told[0].outcome == "failed" and told[0].error.code == "connector"
     assert [event.request_id for event in machine.seen if isinstance(event, AbortRequested)] == ["r"]
+
+
+def test_what_replicas_are_told_does_not_wait_for_callers(folder: Path) -> None:
+    """Fault: a stage is fed when the last of 64 sounds has been copied; a sound is released before it was copied; what callers are
+    to be told is forgotten when the loop ends."""
+    grant = Grant(process="p", replica=0, epoch=0, request_id="r", attempt=1, source=0, target=CLIENT, credits=1)
+    close = Close(request_id="r", outcome="finished")
+    world = World(Scripted(Arrived=[reply(), reply(seq=1), Release(ref=REF), grant, close]), folder)
+    world._outbox = OutboxState(world._carry_out_for_callers, slice_s=0.0)
+    at: list[tuple[str, int]] = []
+    world.submit(request("r"), lambda message: at.append((type(message).__name__, len(world.acted))))
+    world.start()
+    world.close(1.0)
+    assert at == [("ClientItem", 1), ("ClientItem", 1), ("ClientClosed", 2)]
+    assert world.acted == [grant, Release(ref=REF)]
+
+
+def test_the_id_of_a_request_that_was_given_up_is_free_when_the_machine_has_closed_it(folder: Path) -> None:
+    """Fault: the end of a request whose payload was lost is told to the next request of that id."""
+    machine = Scripted(Arrived=[reply()])
+    world = World(machine, folder)
+    world.payload = ConnectorError("the arena is gone")
+    told: list[Any] = []
+    world.submit(request("r"), told.append)
+    world.start()
+    assert eventually(lambda: "AbortRequested" in machine.kinds())
+    world.submit(request("r"), told.append)
+    assert eventually(lambda: len(told) == 2)
+    assert told[1].error.field == "request_id"
+    machine.script = {"ControlCalled": [Close(request_id="r", outcome="aborted")], "Arrived": []}
+    world.control("end it", {}, lambda results, error: None)
+    assert eventually(lambda: "ControlCalled" in machine.kinds())
+    world.submit(request("r"), told.append)
+    assert eventually(lambda: machine.kinds().count("Arrived") == 2)
+    machine.script["ShutdownRequested"] = [Close(request_id="r", outcome="aborted")]
+    world.close(0.0)
+    assert [message.outcome for message in told] == ["failed", "failed", "aborted"]
 
 
 def test_an_exception_in_the_machine_is_one_error_for_everybody(folder: Path) -> None:

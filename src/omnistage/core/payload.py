@@ -109,15 +109,24 @@ class MultimodalPayload:
         """The same in private, read-only host memory."""
         tensors = {}
         for name, tensor in self.tensors.items():
-            data = bytearray(tensor.spec.nbytes)
-            tensor.copy_to(memoryview(data))
-            tensors[name] = Tensor(tensor.spec, memoryview(data).toreadonly())
+            tensors[name] = Tensor(tensor.spec, memoryview(_bytes_of(tensor)))
         return MultimodalPayload(tensors, self.metadata)
 
     def numpy(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor `name` as a numpy array; KeyError where there is none."""
         tensor = self.tensors[name]
         return (tensor if isinstance(tensor, Tensor) else Tensor(tensor.spec, reference=tensor)).numpy()
+
+
+def _bytes_of(tensor: TensorSource) -> bytes | memoryview:
+    """A copy of its bytes, read-only. Out of a buffer at once, without memory that is cleared first."""
+    match tensor:
+        case Tensor(buffer=memoryview() as buffer):
+            return bytes(buffer)
+        case _:
+            data = bytearray(tensor.spec.nbytes)
+            tensor.copy_to(memoryview(data))
+            return memoryview(data).toreadonly()
 
 
 class TensorPlace(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What goes to the caller: replies in production order, held back while its window is full, and the watch over a stalled one.
 
-The shell copies an item when it carries out its Reply, so the item's memory is free for others at once: a caller that takes
-nothing keeps credit and window, but no piece of an arena.
+The shell copies an item when it carries out its Reply, and the Release that follows right behind it, so the item's memory is soon
+free for others: a caller that takes nothing keeps credit and window, but no piece of an arena.
 """
 
 from __future__ import annotations

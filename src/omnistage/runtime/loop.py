@@ -1,8 +1,9 @@
 """The thread in which a machine lives, and the callers' side of it: what every runtime has in common.
 
 It brings callers' words to the machine as events, carries out the commands that concern callers (Reply, Close, Restarted,
-ControlReply, WakeAt) and leaves those that concern replicas to a subclass. One thread, one selector, no polling: it sleeps until
-a descriptor is readable or the next deadline has come. Knows nothing of how replicas run. Times are seconds of time.monotonic.
+ControlReply) and leaves those that concern replicas to a subclass: these at once, those in slices (runtime.outbox), so that no
+stage waits while a caller is told. One thread, one selector, no polling: it sleeps until a descriptor is readable or the next
+deadline has come. Knows nothing of how replicas run. Times are seconds of time.monotonic.
 
 Whatever fails in here is loud: it is logged, every open request ends with one error, and the runtime stops and says why
 (`status().reason`). It is not begun again in place, because nobody knows what of its tables still holds: a server ends, and
@@ -33,6 +34,7 @@ from omnistage.runtime.callers import ControlDone, answer, log_end, say
 from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.meter import MeterState
+from omnistage.runtime.outbox import OutboxState, Told
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.status import StatusBoardState
 from omnistage.wire.messages import (
@@ -44,6 +46,7 @@ from omnistage.wire.messages import (
     ControlCalled,
     ControlReply,
     Event,
+    Release,
     ReplicaDown,
     Reply,
     Restarted,
@@ -77,7 +80,9 @@ class RuntimeLoop(ABC):
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="omnistage-runtime", daemon=True)
         self._events: deque[Event] = deque()
+        self._outbox = OutboxState(self._carry_out_for_callers)
         self._sinks: dict[str, Sink] = {}
+        self._given_up: set[str] = set()  # ended for their callers, but not yet by the machine's word
         self._controls: dict[str, ControlDone] = {}
         self._call_ids = itertools.count()
         self._wake_at = math.inf
@@ -173,7 +178,12 @@ class RuntimeLoop(ABC):
     # ---- the runtime's thread ----
 
     def _inspected(self) -> dict[str, Any]:
-        own = {"sinks": len(self._sinks), "controls": len(self._controls), "metered": len(self._meter)}
+        own = {
+            "sinks": len(self._sinks),
+            "controls": len(self._controls),
+            "metered": len(self._meter),
+            "outbox": len(self._outbox),
+        }
         return {"machine": self._machine.snapshot(), "runtime": {**own, **self._holdings()}}
 
     def _holdings(self) -> dict[str, Any]:
@@ -201,10 +211,13 @@ class RuntimeLoop(ABC):
     def _finished(self) -> bool:
         if self._board.phase != "draining":
             return False
-        return time.monotonic() >= self._stop_at or not (self._running() or self._sinks)
+        open_still = self._running() or self._sinks or self._outbox or self._events
+        return time.monotonic() >= self._stop_at or not open_still
 
     def _wait(self) -> None:
         deadline = min(self._wake_at, self._stop_at, self._deadline())
+        if self._outbox or self._events:
+            deadline = 0.0
         timeout_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         for key, _mask in self._selector.select(timeout_s):
             # An earlier callback of this round may have closed this one's descriptor.
@@ -212,7 +225,8 @@ class RuntimeLoop(ABC):
                 key.data()
 
     def _work_off(self) -> None:
-        """Everything that the last wait brought, until the machine has nothing more to say."""
+        """Everything that the last wait brought, until the machine has nothing more to say; then a slice of what callers are to
+        be told. What that brings comes after the next look at the descriptors."""
         now = time.monotonic()
         self._turn(now)
         if now >= self._wake_at:
@@ -223,6 +237,7 @@ class RuntimeLoop(ABC):
             self._carry_out(now, event, self._machine.handle(event))
             if isinstance(event, ReplicaDown):
                 self._show_fate(event)
+        self._outbox.tell_some()
 
     def _show_fate(self, event: ReplicaDown) -> None:
         """A replica that will not be started again is down for good, and those who wait for it should know."""
@@ -240,30 +255,33 @@ class RuntimeLoop(ABC):
     def _carry_out(self, now: float, event: Event | None, commands: list[Command]) -> None:
         if self._log is not None:
             self._log.record(now, event, commands)
-        ends = any(isinstance(command, Close) for command in commands)
-        if (
-            ends
-        ):  # what is told of a request at its end has to be known by then; else what waits for its item goes first
-            self._meter.saw(now, event, commands)
         self._act_on(commands)
-        if not ends:
-            self._meter.saw(now, event, commands)
+        self._meter.saw(now, event, commands)  # before any caller is told what was measured, but no stage waits for it
 
     def _act_on(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case Reply():
-                    self._reply(command)
-                case Close():
-                    self._close_request(command)
-                case Restarted():
-                    self._tell(command.request_id, ClientRestarted(command.request_id, command.attempt))
-                case ControlReply():
-                    answer(self._controls.pop(command.call_id), command.results, command.error)
+                case Reply() | Close() | Restarted() | ControlReply():
+                    self._outbox.put(command)
+                case Release() if self._outbox.will_read(command.ref):
+                    self._outbox.put(command)
                 case WakeAt():
                     self._wake_at = command.time
                 case _:
                     self._act(command)
+
+    def _carry_out_for_callers(self, command: Told) -> None:
+        match command:
+            case Reply():
+                self._reply(command)
+            case Close():
+                self._close_request(command)
+            case Restarted():
+                self._tell(command.request_id, ClientRestarted(command.request_id, command.attempt))
+            case ControlReply():
+                answer(self._controls.pop(command.call_id), command.results, command.error)
+            case Release():
+                self._act(command)
 
     def _take_calls(self) -> None:
         for call in self._inbox.take():
@@ -273,7 +291,7 @@ class RuntimeLoop(ABC):
         request_id = request.request_id
         if self._board.over:
             say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(self._closed())))
-        elif request_id in self._sinks:
+        elif request_id in self._sinks or request_id in self._given_up:
             error = InvalidRequestError.of("request_id", request_id, "an id that no open request has")
             say(sink, ClientClosed(request_id, "failed", ErrorInfo.of(error)))
         else:
@@ -308,6 +326,7 @@ class RuntimeLoop(ABC):
 
     def _close_request(self, command: Close) -> None:
         log_end(command)
+        self._given_up.discard(command.request_id)
         flow = self._meter.close(command.request_id)
         closed = ClientClosed(
             command.request_id,
@@ -325,13 +344,18 @@ class RuntimeLoop(ABC):
     def _give_up(self, request_id: str, error: ErrorInfo) -> None:
         """The caller gets its terminal state from here; the machine is told to clean up."""
         self._tell_last(ClientClosed(request_id, "failed", error))
-        self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=error.message))
+        self._abort_given_up(request_id, error.message)
 
     def _tell(self, request_id: str, message: ClientItem | ClientRestarted) -> None:
         sink = self._sinks.get(request_id)
         if sink is not None and not say(sink, message):
             del self._sinks[request_id]
-            self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason="its sink has failed"))
+            self._abort_given_up(request_id, "its sink has failed")
+
+    def _abort_given_up(self, request_id: str, reason: str) -> None:
+        """Its id is free again once the machine has closed it: else the next request of that id would be told of this one's end."""
+        self._given_up.add(request_id)
+        self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason))
 
     def _tell_last(self, closed: ClientClosed) -> None:
         """Whoever hears of the end finds the request gone from the status."""
