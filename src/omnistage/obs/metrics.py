@@ -1,7 +1,8 @@
 """The figures of a server, kept for Prometheus. Plain numbers come in; text in Prometheus' format goes out.
 
 Every series moves: counters and histograms when an item is handed over, a stage's run or a request ends; gauges when they are
-read. Seconds, tokens and bytes are in the names. Thread-safe. Knows nothing of requests, stages or HTTP.
+read. Seconds, tokens and bytes are in the names. Items are told by one thread, ends of requests by one; everything else by any.
+Knows nothing of requests, stages or HTTP.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from omnistage.obs.figures import StageFigures
+from omnistage.obs.tallies import Counts, CountState, Spreads, SpreadState
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 600.0)
 _FINE = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
@@ -61,7 +63,7 @@ class ServerMetrics:
         self._ttft = self.histogram("time_to_first_text_seconds", "From arrival to the first text")
         self._ttfp = self.histogram("time_to_first_audio_seconds", "From arrival to the first samples")
         self._tpot = self.histogram("time_per_output_token_seconds", "Mean time of a text token after the first", _FINE)
-        self._itl = self.histogram("inter_token_seconds", "Between two text tokens", _FINE)
+        self._itl = self.spreads("inter_token_seconds", "Between two text tokens", _FINE).of()
         self._e2el = self.histogram("request_seconds", "From arrival to the end of the request")
         self._rtf = self.histogram("real_time_factor", "Duration of a request / duration of its audio", _RATIOS)
         self._stages = _StageSeries(self)
@@ -78,6 +80,14 @@ class ServerMetrics:
 
     def histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS, *labels: str) -> Histogram:
         return Histogram(f"omnistage_{name}", text, labels, buckets=buckets, registry=self._registry)
+
+    def counts(self, name: str, text: str, *labels: str) -> Counts:
+        """A counter that every item moves."""
+        return Counts(self._registry, f"omnistage_{name}", text, labels)
+
+    def spreads(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Spreads:
+        """A histogram that every item moves, or every token."""
+        return Spreads(self._registry, f"omnistage_{name}", text, buckets, labels)
 
     # ---- what the server says of requests ----
 
@@ -102,8 +112,7 @@ class ServerMetrics:
         if figures.audio_seconds:
             self._audio.labels(figures.outcome).inc(figures.audio_seconds)
         for gap_s, tokens in figures.token_gaps:
-            for _ in range(tokens):
-                self._itl.observe(gap_s / tokens)
+            self._itl.add(gap_s / tokens, tokens)
         for histogram, value in (
             (self._ttft, figures.first_text_s),
             (self._ttfp, figures.first_audio_s),
@@ -185,27 +194,27 @@ class _EdgeSeries:
 
     def __init__(self, metrics: ServerMetrics) -> None:
         ends = ("source", "target")
-        self._items = metrics.counter("edge_items", "Items that were handed over", *ends)
-        self._bytes = metrics.counter("edge_bytes", "Bytes of these items, tensors and metadata", *ends)
-        self._transfer = metrics.histogram("edge_transfer_seconds", "For which an item was on its way", _FINE, *ends)
-        self._queue = metrics.histogram("edge_queue_seconds", "For which an item waited for its target", _FINE, *ends)
-
-        self._known: dict[tuple[str, str], tuple[Counter, Counter, Histogram, Histogram]] = {}
+        self._items = metrics.counts("edge_items", "Items that were handed over", *ends)
+        self._bytes = metrics.counts("edge_bytes", "Bytes of these items, tensors and metadata", *ends)
+        self._transfer = metrics.spreads("edge_transfer_seconds", "For which an item was on its way", _FINE, *ends)
+        self._queue = metrics.spreads("edge_queue_seconds", "For which an item waited for its target", _FINE, *ends)
+        self._known: dict[tuple[str, str], tuple[CountState, CountState, SpreadState, SpreadState]] = {}
 
     def sent(self, source: str, target: str, nbytes: int) -> None:
         items, total, _, _ = self._of(source, target)
-        items.inc()
-        total.inc(nbytes)
+        items.add()
+        total.add(nbytes)
 
     def taken(self, source: str, target: str, transfer_s: float, queue_s: float) -> None:
         _, _, transfer, queue = self._of(source, target)
-        transfer.observe(transfer_s)
-        queue.observe(queue_s)
+        transfer.add(transfer_s)
+        queue.add(queue_s)
 
-    def _of(self, source: str, target: str) -> tuple[Counter, Counter, Histogram, Histogram]:
-        """Every item passes here, and looking labels up costs more than counting."""
+    def _of(self, source: str, target: str) -> tuple[CountState, CountState, SpreadState, SpreadState]:
+        """Every item passes here."""
         ends = (source, target)
-        if ends not in self._known:
-            counters = self._items.labels(*ends), self._bytes.labels(*ends)
-            self._known[ends] = (*counters, self._transfer.labels(*ends), self._queue.labels(*ends))
-        return self._known[ends]
+        known = self._known.get(ends)
+        if known is None:
+            counts = self._items.of(*ends), self._bytes.of(*ends)
+            known = self._known[ends] = (*counts, self._transfer.of(*ends), self._queue.of(*ends))
+        return known
