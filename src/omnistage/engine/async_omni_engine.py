@@ -23,7 +23,7 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import OmniRequest
 from omnistage.engine import inspection
 from omnistage.engine.admission import Ask, admit
-from omnistage.engine.mailbox import MailboxState, Message, Parcel
+from omnistage.engine.mailbox import BellState, MailboxState, Message, Parcel, Receipt
 from omnistage.engine.outputs import last_part, part_of, whole
 from omnistage.engine.records import RecordState, RequestRecord, request_metrics
 from omnistage.engine.served import ServedModel
@@ -47,6 +47,8 @@ class AsyncOmniEngine:
         self._runtime = runtime
         self._observer = observer
         self._open: dict[str, MailboxState] = {}
+        self._bell: BellState | None = None
+        self._receipts: list[tuple[str, Receipt]] = []
         self._closed = False
 
     def start(self) -> None:
@@ -90,7 +92,8 @@ class AsyncOmniEngine:
                 self._observer(record.end(None))
 
     def _submitted(self, request: OmniRequest, record: RecordState) -> MailboxState:
-        mailbox = MailboxState()
+        self._bell = self._bell or BellState()
+        mailbox = MailboxState(self._bell)
         self._open[request.request_id] = mailbox
         self._runtime.submit(request, _Watch(self, request.request_id, mailbox, record).take)
         return mailbox
@@ -110,7 +113,14 @@ class AsyncOmniEngine:
                 return last_part(self.model, request, closed, measured)
 
     def _acknowledge(self, request_id: str, parcel: Parcel) -> None:
-        for receipt in parcel.receipts:
+        """With what the others take in this turn of the event loop: the runtime's thread wakes once for all of them."""
+        if not self._receipts:
+            asyncio.get_running_loop().call_soon(self._tell_taken)
+        self._receipts += ((request_id, receipt) for receipt in parcel.receipts)
+
+    def _tell_taken(self) -> None:
+        receipts, self._receipts = self._receipts, []
+        for request_id, receipt in receipts:
             self._runtime.took(request_id, receipt.source, receipt.seq, receipt.attempt)
 
     def _ended(self, request_id: str) -> None:

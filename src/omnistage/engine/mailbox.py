@@ -1,8 +1,9 @@
 """Where a runtime leaves what belongs to one request, and where the request's consumer finds it.
 
-`put` is called in any thread and never blocks; `take` waits in the event loop that made the mailbox. Text deltas that
+`put` is called in any thread and never blocks; `take` waits in the event loop that made the mailbox's bell. Text deltas that
 nobody has taken yet are merged, so a slow consumer holds one item of text; media are bounded by the runtime's window,
-because they are acknowledged only after they were taken. Knows nothing of runtimes, HTTP or outputs.
+because they are acknowledged only after they were taken. Mailboxes of one engine share a bell: what a runtime says to many of
+them at once wakes the event loop once. Knows nothing of runtimes, HTTP or outputs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from omnistage.core.payload import merge
@@ -35,11 +37,38 @@ class Parcel:
     receipts: tuple[Receipt, ...] = ()
 
 
-class MailboxState:
-    """The mailbox of one request. After `ClientClosed` nothing more is taken in."""
+class BellState:
+    """Calls what was rung for in the event loop that made it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._rung: list[Callable[[], None]] = []
+
+    def ring(self, call: Callable[[], None]) -> None:
+        """From any thread. Raises RuntimeError where the loop has ended."""
+        with self._lock:
+            self._rung.append(call)
+            if len(self._rung) > 1:
+                return
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                self._rung.clear()
+                raise
+
+    def _answer(self) -> None:
+        with self._lock:
+            rung, self._rung = self._rung, []
+        for call in rung:
+            call()
+
+
+class MailboxState:
+    """The mailbox of one request. After `ClientClosed` nothing more is taken in."""
+
+    def __init__(self, bell: BellState) -> None:
+        self._bell = bell
         self._lock = threading.Lock()
         self._parcels: deque[Parcel] = deque()
         self._arrived = asyncio.Event()
@@ -74,7 +103,7 @@ class MailboxState:
 
     def _wake(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._notify)
+            self._bell.ring(self._notify)
         except RuntimeError:  # the loop has ended, and with it whoever would have taken this
             self._closed = True
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import StageTimes, Usage
-from omnistage.engine.outputs import answer_usage, part_of
+from omnistage.engine.outputs import answer_usage
 from omnistage.engine.served import ServedModel
 from omnistage.obs.figures import EdgeTotals
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
@@ -71,10 +71,10 @@ class RecordState:
                 self.record = RequestRecord()
 
     def _text(self, item: ClientItem, since_s: float) -> None:
-        record, part = self.record, part_of(item)
-        if record.first_text_s is None and any(choice.text for choice in part.outputs):
+        record, choices = self.record, item.payload.metadata.get("choices", ())
+        if record.first_text_s is None and any(choice.get("text") for choice in choices):
             record.first_text_s = since_s
-        tokens = sum(len(choice.token_ids) for choice in part.outputs)
+        tokens = sum(len(choice.get("token_ids", ())) for choice in choices)
         if tokens == 0:
             return
         if record.last_token_s is None:
