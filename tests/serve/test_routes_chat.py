@@ -14,6 +14,7 @@ import soundfile
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.params import SamplingParams
 from omnistage.serve.app import create_app
+from omnistage.serve.routes import chat
 from tests.engine.models import SPOKEN, WRITTEN
 from tests.fakes_runtime import FakeRuntime
 from tests.serve.live import CHAT, client_of, serving_of
@@ -114,9 +115,13 @@ async def test_a_stream_without_usage_has_none() -> None:
     assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
 
 
+@pytest.mark.parametrize("short_samples", [240, 239])
 @pytest.mark.parametrize("form", [None, "wav"])
-async def test_streamed_speech_joined_is_the_whole_speech(form: str | None) -> None:
-    """Fault: samples lost between pieces, or a WAV header in front of each of them."""
+async def test_streamed_speech_joined_is_the_whole_speech(
+    form: str | None, short_samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: samples lost between pieces, or a WAV header in front of each of them, be they encoded in a thread or at once."""
+    monkeypatch.setattr(chat, "SHORT_SAMPLES", short_samples)
     body = {
         "messages": CHAT,
         "modalities": ["text", "audio"],

@@ -1,6 +1,7 @@
 """Samples to bytes. Every function works on float32 samples in [-1, 1], [samples], one channel; rates in Hz.
 
-Encoding a file takes milliseconds to seconds, so routes call `encoded` in a thread. WAV is written here (a stream needs a
+Encoding a file takes milliseconds to seconds, so routes call `encoded` in a thread; a piece of a stream of at most SHORT_SAMPLES
+takes less than the way to a thread and back. WAV is written here (a stream needs a
 header of unknown length); FLAC, MP3 and Opus (in Ogg) are libsndfile's.
 """
 
@@ -18,6 +19,7 @@ from omnistage.core.errors import InvalidRequestError
 FORMATS = ("wav", "mp3", "flac", "opus", "pcm16", "pcm")
 STREAMED_FORMATS = ("pcm16", "pcm", "wav")
 DEFAULT_RATE = 24000
+SHORT_SAMPLES = 96_000
 _CONTAINERS = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III"), "opus": ("OGG", "OPUS")}
 _UNKNOWN_LENGTH = 0xFFFFFFFF
 _PCM_BITS = 16
@@ -41,8 +43,13 @@ def audio_format(value: object, *, streamed: bool) -> str:
 
 def pcm16(samples: Samples) -> bytes:
     """Little-endian 16-bit samples; what lies outside [-1, 1] is clipped, what is no number becomes silence."""
-    finite = np.nan_to_num(samples.astype(np.float32, copy=False), nan=0.0, posinf=1.0, neginf=-1.0)
-    return (np.clip(finite, -1.0, 1.0) * 32767.0).round().astype("<i2").tobytes()
+    scaled = np.clip(samples.astype(np.float32, copy=False), -1.0, 1.0)
+    scaled *= 32767.0
+    np.rint(scaled, out=scaled)
+    unknown = np.isnan(scaled)
+    if unknown.any():
+        scaled[unknown] = 0.0
+    return scaled.astype("<i2").tobytes()
 
 
 def wav_header(rate: int, data_nbytes: int | None) -> bytes:

@@ -19,6 +19,8 @@ from omnistage.serve.render.sse import encode
 AUDIO_LIFETIME_S = 3600
 
 _BROKEN = "\ufffd"
+_NO_MORE = b',"logprobs":null,"finish_reason":null}'
+"""How a choice ends that is nothing but new sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,10 @@ class ChatStreamState:
 
     def audio(self, data: bytes) -> bytes:
         """The events for new sound, already in the reply's format."""
-        encoded = base64.b64encode(data).decode("ascii")
-        return self._begin(0) + self._choice(0, {"audio": {"id": self.frame.audio_id, "data": encoded}})
+        begin, audio_id = self._begin(0), encode(self.frame.audio_id)
+        # Nothing in base64 is to be escaped: it goes in as it is, copied once.
+        delta = (b'{"audio":{"id":', audio_id, b',"data":"', base64.b64encode(data), b'"}}')
+        return b"".join((begin, self._head, b'{"index":0,"delta":', *delta, _NO_MORE, self._tail))
 
     def end(self, output: OmniRequestOutput, usage: Usage) -> bytes:
         """The events after the last piece of text and sound."""

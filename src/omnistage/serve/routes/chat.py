@@ -22,7 +22,7 @@ from omnistage.engine.admission import Ask, read_modalities
 from omnistage.engine.outputs import usage_of
 from omnistage.serve.client import EventStream, until_gone
 from omnistage.serve.errors import error_object
-from omnistage.serve.media import DEFAULT_RATE, SILENCE, audio_format, encoded, streamed
+from omnistage.serve.media import DEFAULT_RATE, SHORT_SAMPLES, SILENCE, audio_format, encoded, streamed
 from omnistage.serve.protocol.chat import ChatRequest, as_sent, check_combinations, sampling_fields
 from omnistage.serve.protocol.strict import parse
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
@@ -134,10 +134,14 @@ class StreamedAnswerState:
             return self._chat.end(output, usage_of(self._serving.engine.model, output)) + DONE
         events = b"".join(map(self._chat.text, output.outputs))
         if "audio" in output.multimodal_output.tensors:
-            data = await asyncio.to_thread(_streamed_audio, output, self._form, self._silent)
-            self._silent = False
-            events += self._chat.audio(data)
+            events += self._chat.audio(await self._audio(output))
         return events
+
+    async def _audio(self, output: OmniRequestOutput) -> bytes:
+        first, self._silent = self._silent, False
+        if output.multimodal_output.tensors["audio"].spec.shape[-1] <= SHORT_SAMPLES:
+            return _streamed_audio(output, self._form, first)
+        return await asyncio.to_thread(_streamed_audio, output, self._form, first)
 
 
 def _whole_audio(output: OmniRequestOutput, form: str) -> bytes:
