@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from omnistage.modeling.attention import CacheShape, PagedAttend, PagedCache, StepMeta
+from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
+from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.paged_attend import PagedAttend
 
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
 SHAPE = CacheShape(1, KV_HEADS, DIM, BLOCK, torch.float32, torch.device("cpu"))
@@ -47,7 +49,7 @@ def paged(sequences: list[tuple[torch.Tensor, ...]], cuts: list[list[int]], wind
             torch.cat([sequences[index][part][done[index] : done[index] + counts[index]] for index in rows])
             for part in range(3)
         ]
-        found = PagedAttend(cache, meta)(0, *flat, scale=DIM**-0.5, window=window)
+        found = PagedAttend(cache, meta, TorchOps())(0, *flat, scale=DIM**-0.5, window=window)
         for index, piece in zip(rows, found.split([counts[index] for index in rows]), strict=True):
             out[index].append(piece)
             done[index] += counts[index]

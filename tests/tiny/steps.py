@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from omnistage.modeling.attention import PagedAttend, PagedCache, StepMeta
+from omnistage.modeling.attention import PagedCache, StepMeta
+from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.paged_attend import PagedAttend
 from omnistage.modeling.protocols import ARModel, ARStep
 from omnistage.stages.ar.runner import cache_shape
 
@@ -26,7 +28,7 @@ def run_whole(model: ARModel, ids: Sequence[int], *, embeds: bool = False, layer
             token_ids=None if embeds else token_ids,
             embeds=model.embed(token_ids) if embeds else None,
             positions=positions,
-            attend=PagedAttend(cache, meta),
+            attend=PagedAttend(cache, meta, TorchOps()),
             logit_rows=torch.arange(len(ids)),
             capture_layers=layers,
         )

@@ -38,3 +38,13 @@ def log_level() -> str:
 def wants_named_memory() -> bool:
     """Shared memory is made below /dev/shm although the kernel has memory files (memfd): `OMNISTAGE_NAMED_MEMORY` is 1."""
     return os.environ.get("OMNISTAGE_NAMED_MEMORY") == "1"
+
+
+def cxx() -> str | None:
+    """The C++ compiler that `CXX` names, as for every program that compiles."""
+    return os.environ.get("CXX") or None
+
+
+def wants_kernels() -> bool:
+    """Compiled kernels are used where there are any; `OMNISTAGE_KERNELS` 0 has torch compute everything."""
+    return os.environ.get("OMNISTAGE_KERNELS") != "0"

@@ -2,8 +2,8 @@
 
 Keys and values of a layer are two tensors [num_blocks, Hkv, block, D]; block 0 is the null block. A step is flattened: T rows of
 all its sequences, one behind the other. `paged_attention` writes the rows' keys and values, then lets each row attend to
-what its sequence holds up to and including itself. It is the slow, obvious form in plain torch; a kernel takes the same
-arguments. Knows nothing of models, requests or sampling.
+what its sequence holds up to and including itself. It is the slow, obvious form in plain torch; modeling.kernels has a fast one.
+Knows nothing of models, requests or sampling.
 """
 
 from __future__ import annotations
@@ -99,22 +99,6 @@ class StepMeta:
             block_size=block_size,
         )
         return meta, torch.from_numpy(positions).to(device)
-
-
-class PagedAttend:
-    """The attention of one step as models call it (modeling.protocols.Attend). Counts its calls per layer."""
-
-    def __init__(self, cache: PagedCache, meta: StepMeta) -> None:
-        self._cache = cache
-        self._meta = meta
-        self.calls = [0] * cache.shape.num_layers
-
-    def __call__(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, window: int = 0
-    ) -> torch.Tensor:
-        self.calls[layer] += 1
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return paged_attention(q, k, v, keys, values, self._meta, scale, window)
 
 
 def paged_attention(

@@ -1,10 +1,10 @@
-"""The common dense decoder in plain torch: RMS norms, rotary positions, grouped attention, gated MLP.
+"""The common decoder: RMS norms, rotary positions, grouped attention, a gated MLP or a mixture of them.
 
 It is the fast way to start and to run a checkpoint of this shape; modeling.transformers_model runs every other one and
 is what this is tested against. Which models have the shape is their families' knowledge: here only their configuration
-is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. Linear layers that
-read the same input are joined into one. Rows are [T, hidden], weights [out, in]. Biases and norms of queries and keys
-are used where the checkpoint has them.
+is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. A layer is eight
+calls: linear layers that read the same input are joined, and the rest is the step's operations (modeling.kernels), compiled
+ones or torch's. Rows are [T, hidden], weights [out, in]. Biases and norms of heads are used where the checkpoint has them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,23 @@ import torch.nn.functional as F
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.kernels.fallback import HeadNorms
+from omnistage.modeling.linear import Linear, PlainLinear, can_pack, packed
+from omnistage.modeling.mlp import ExpertsMlp, GatedMlp, Mlp
 from omnistage.modeling.protocols import ARStep, Attend
+from omnistage.modeling.rotary import RotationCache
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsShape:
+    """Of a mixture: `num_experts` MLPs of `intermediate_size`, `per_row` of them for each row."""
+
+    num_experts: int
+    per_row: int
+    intermediate_size: int
+    normalised: bool
+    dense_layers: frozenset[int]
+    """Layers that have one MLP instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,7 @@ class DecoderShape:
     rms_norm_eps: float
     rope_theta: float
     tied_embeddings: bool
+    experts: ExpertsShape | None = None
 
 
 def decoder_shape(settings: Mapping[str, Any]) -> DecoderShape | None:
@@ -68,28 +85,32 @@ def decoder_shape(settings: Mapping[str, Any]) -> DecoderShape | None:
         rms_norm_eps=float(settings["rms_norm_eps"]),
         rope_theta=float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0),
         tied_embeddings=bool(settings.get("tie_word_embeddings", False)),
+        experts=_experts_shape(settings),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return F.linear(rows, self.weight, self.bias)
+def _experts_shape(settings: Mapping[str, Any]) -> ExpertsShape | None:
+    if not settings.get("num_experts"):
+        return None
+    layers, step = range(int(settings["num_hidden_layers"])), int(settings.get("decoder_sparse_step", 1))
+    named = set(settings.get("mlp_only_layers") or ())
+    return ExpertsShape(
+        num_experts=int(settings["num_experts"]),
+        per_row=int(settings["num_experts_per_tok"]),
+        intermediate_size=int(settings["moe_intermediate_size"]),
+        normalised=bool(settings.get("norm_topk_prob", False)),
+        dense_layers=frozenset(layer for layer in layers if layer in named or (layer + 1) % step),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
     input_norm: torch.Tensor
-    qkv: _Linear
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    output: _Linear
+    qkv: Linear
+    head_norms: HeadNorms | None
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: _Linear
-    down: _Linear
+    mlp: Mlp
 
 
 class Decoder:
@@ -102,15 +123,14 @@ class Decoder:
         *,
         embedding: torch.Tensor,
         final_norm: torch.Tensor,
-        head: torch.Tensor,
+        head: Linear,
     ) -> None:
         self.shape = shape
         self._layers = tuple(layers)
         self._embedding = embedding
         self._final_norm = final_norm
         self._head = head
-        exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-        self._frequencies = 1.0 / shape.rope_theta**exponents
+        self._rotations = RotationCache(shape.head_dim, shape.rope_theta)
 
     @property
     def num_layers(self) -> int:
@@ -161,100 +181,106 @@ class Decoder:
         if embeds is None:
             assert token_ids is not None
             embeds = self.embed(token_ids)
-        rows = embeds
-        rotation = self._rotation(positions)
+        else:
+            embeds = embeds.clone()  # it grows in place
+        ops, eps, scale = attend.ops, self.shape.rms_norm_eps, self.shape.head_dim**-0.5
+        rotation = self._rotations.rows(positions)
+        rows, added = embeds, None
         hidden: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(self._layers):
+            normed = ops.add_rms_norm(rows, added, layer.input_norm, eps)
             if index in capture_layers:
-                hidden[index] = rows
-            rows = rows + self._attention(index, layer, rows, rotation, attend)
-            rows = rows + self._mlp(layer, rows)
-        rows = self._norm(rows, self._final_norm)
+                hidden[index] = rows.clone()
+            joined = layer.qkv(ops, normed)
+            found = attend.joined(
+                index, joined, layer.head_norms, rotation, heads=self.shape.num_heads, scale=scale
+            )
+            normed = ops.add_rms_norm(rows, layer.output(ops, found), layer.mlp_norm, eps)
+            added = layer.mlp(ops, normed)
+        rows = ops.add_rms_norm(rows, added, self._final_norm, eps)
         if self.num_layers in capture_layers:
             hidden[self.num_layers] = rows
-        logits = F.linear(rows[logit_rows], self._head)
+        logits = self._head(ops, rows[logit_rows])
         return ARStep(logits.float(), hidden)
 
-    def _attention(
-        self,
-        index: int,
-        layer: _Layer,
-        rows: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor],
-        attend: Attend,
-    ) -> torch.Tensor:
-        heads, kv_heads = self.shape.num_heads, self.shape.num_kv_heads
-        joined = layer.qkv(self._norm(rows, layer.input_norm))
-        q, k, v = joined.view(len(rows), -1, self.shape.head_dim).tensor_split([heads, heads + kv_heads], dim=1)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            q, k = self._norm(q, layer.query_norm), self._norm(k, layer.key_norm)
-        q, k = _rotate(q, rotation), _rotate(k, rotation)
-        found = attend(index, q, k, v, scale=self.shape.head_dim**-0.5)
-        return layer.output(found.reshape(len(rows), -1))
 
-    def _mlp(self, layer: _Layer, rows: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up(self._norm(rows, layer.mlp_norm)).chunk(2, dim=-1)
-        return layer.down(F.silu(gate) * up)
-
-    def _norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(rows, (rows.shape[-1],), weight, self.shape.rms_norm_eps)
-
-    def _rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine [T, 1, head_dim]; angles in float32 whatever the weights are."""
-        angles = positions.float()[:, None] * self._frequencies.to(positions.device)
-        angles = torch.cat([angles, angles], dim=-1)[:, None]
-        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
-
-
-def _rotate(rows: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """`rows` [T, heads, D], turned in the planes (i, i + D/2)."""
-    cosine, sine = rotation
-    first, second = rows.chunk(2, dim=-1)
-    return rows * cosine + torch.cat([-second, first], dim=-1) * sine
-
-
-def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype) -> Decoder:
-    """Reads the weights of a folder. Raises BrokenCheckpointError naming the tensor that is absent or of another shape."""
-    reader = WeightsReader(folder, dtype)
+def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, pack: bool = False) -> Decoder:
+    """Reads the weights of a folder; `pack` has oneDNN lay them out anew, where it can. Raises BrokenCheckpointError naming
+    the tensor that is absent or of another shape."""
     try:
-        hidden = shape.hidden_size
-        embedding = reader.read("model.embed_tokens.weight", [shape.vocab_size, hidden])
-        layers = [_read_layer(reader, f"model.layers.{index}.", shape) for index in range(shape.num_layers)]
-        return Decoder(
-            shape,
-            layers,
-            embedding=embedding,
-            final_norm=reader.read("model.norm.weight", [hidden]),
-            head=embedding if shape.tied_embeddings else reader.read("lm_head.weight", [shape.vocab_size, hidden]),
-        )
+        return _Loader(WeightsReader(folder, dtype), shape, pack=pack and can_pack(dtype, torch.device("cpu"))).decoder()
     except RuntimeError as error:
         raise BrokenCheckpointError(f"{folder}: the weights cannot be read: {error}") from None
 
 
-def _read_layer(reader: WeightsReader, prefix: str, shape: DecoderShape) -> _Layer:
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+class _Loader:
+    """Reads tensors by their names in checkpoints of the Llama layout."""
 
-    def linear(outs: Mapping[str, int], ins: int) -> _Linear:
+    def __init__(self, reader: WeightsReader, shape: DecoderShape, *, pack: bool) -> None:
+        self._reader = reader
+        self._shape = shape
+        self._pack = pack
+
+    def decoder(self) -> Decoder:
+        shape = self._shape
+        embedding = self._reader.read("model.embed_tokens.weight", [shape.vocab_size, shape.hidden_size])
+        tied = self._packed(PlainLinear(embedding)) if shape.tied_embeddings else None
+        return Decoder(
+            shape,
+            [self._layer(index) for index in range(shape.num_layers)],
+            embedding=embedding,
+            final_norm=self._reader.read("model.norm.weight", [shape.hidden_size]),
+            head=tied or self._linear({"lm_head": shape.vocab_size}, shape.hidden_size),
+        )
+
+    def _layer(self, index: int) -> _Layer:
+        shape, prefix = self._shape, f"model.layers.{index}."
+        q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        attention = f"{prefix}self_attn."
+        joined = {f"{attention}q_proj": q_size, f"{attention}k_proj": kv_size, f"{attention}v_proj": kv_size}
+        return _Layer(
+            input_norm=self._reader.read(f"{prefix}input_layernorm.weight", [shape.hidden_size]),
+            qkv=self._linear(joined, shape.hidden_size),
+            head_norms=self._head_norms(attention),
+            output=self._linear({f"{attention}o_proj": shape.hidden_size}, q_size),
+            mlp_norm=self._reader.read(f"{prefix}post_attention_layernorm.weight", [shape.hidden_size]),
+            mlp=self._mlp(index, f"{prefix}mlp."),
+        )
+
+    def _mlp(self, index: int, prefix: str) -> Mlp:
+        shape, experts = self._shape, self._shape.experts
+        if experts is None or index in experts.dense_layers:
+            return self._gated(prefix, shape.intermediate_size)
+        return ExpertsMlp(
+            router=self._linear({f"{prefix}gate": experts.num_experts}, shape.hidden_size),
+            experts=[
+                self._gated(f"{prefix}experts.{expert}.", experts.intermediate_size)
+                for expert in range(experts.num_experts)
+            ],
+            per_row=experts.per_row,
+            normalised=experts.normalised,
+        )
+
+    def _gated(self, prefix: str, inner: int) -> GatedMlp:
+        hidden = self._shape.hidden_size
+        return GatedMlp(
+            gate_up=self._linear({f"{prefix}gate_proj": inner, f"{prefix}up_proj": inner}, hidden),
+            down=self._linear({f"{prefix}down_proj": hidden}, inner),
+        )
+
+    def _head_norms(self, prefix: str) -> HeadNorms | None:
+        query, key = f"{prefix}q_norm.weight", f"{prefix}k_norm.weight"
+        if query not in self._reader:
+            return None
+        size = [self._shape.head_dim]
+        return HeadNorms(self._reader.read(query, size), self._reader.read(key, size), self._shape.rms_norm_eps)
+
+    def _linear(self, outs: Mapping[str, int], ins: int) -> Linear:
         """The linear layers `outs` (name -> rows), joined."""
-        weight = reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
-        has_bias = all(f"{name}.bias" in reader for name in outs)
-        bias = reader.read_joined({f"{name}.bias": [rows] for name, rows in outs.items()}) if has_bias else None
-        return _Linear(weight, bias)
+        weight = self._reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
+        has_bias = all(f"{name}.bias" in self._reader for name in outs)
+        named = {f"{name}.bias": [rows] for name, rows in outs.items()}
+        return self._packed(PlainLinear(weight, self._reader.read_joined(named) if has_bias else None))
 
-    def norm_of_heads(name: str) -> torch.Tensor | None:
-        return reader.read(name, [shape.head_dim]) if name in reader else None
-
-    return _Layer(
-        input_norm=reader.read(f"{prefix}input_layernorm.weight", [hidden]),
-        qkv=linear(
-            {f"{attention}q_proj": q_size, f"{attention}k_proj": kv_size, f"{attention}v_proj": kv_size}, hidden
-        ),
-        query_norm=norm_of_heads(f"{attention}q_norm.weight"),
-        key_norm=norm_of_heads(f"{attention}k_norm.weight"),
-        output=linear({f"{attention}o_proj": hidden}, q_size),
-        mlp_norm=reader.read(f"{prefix}post_attention_layernorm.weight", [hidden]),
-        gate_up=linear({f"{mlp}gate_proj": inner, f"{mlp}up_proj": inner}, hidden),
-        down=linear({f"{mlp}down_proj": hidden}, inner),
-    )
+    def _packed(self, linear: PlainLinear) -> Linear:
+        return packed(linear) if self._pack else linear

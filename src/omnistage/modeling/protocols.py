@@ -16,6 +16,8 @@ from omnistage.core.request import OmniRequest, Prompt
 if TYPE_CHECKING:
     import torch
 
+    from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
@@ -80,6 +82,15 @@ class Attend(Protocol):
     ) -> torch.Tensor:
         """`q` [T, H, D], `k` and `v` [T, Hkv, D] after rotation -> [T, H, D]. Writes k and v, then attends causally.
         `window` > 0: a token sees itself and the `window` - 1 before it."""
+
+    @property
+    def ops(self) -> TorchOps:
+        """The operations that this step is computed with."""
+
+    def joined(
+        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, rotation: torch.Tensor, *, heads: int, scale: float
+    ) -> torch.Tensor:
+        """The same from joined projections [T, (heads + 2 Hkv) * D] -> [T, heads * D]; see `TorchOps.attend_joined`."""
 
 
 @dataclass(frozen=True, slots=True)

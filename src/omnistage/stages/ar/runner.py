@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from omnistage.core.errors import UnsupportedByModelError
-from omnistage.modeling.attention import CacheShape, PagedAttend, PagedCache, StepMeta
+from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
+from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.paged_attend import PagedAttend
 from omnistage.modeling.protocols import ARModel, ARStep
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
@@ -49,7 +51,9 @@ class ARRunner:
         max_num_seqs: int,
         max_model_len: int,
         capture_layers: Sequence[int] = (),
+        ops: TorchOps | None = None,
     ) -> None:
+        self.ops = ops or TorchOps()
         self._model = model
         self._cache = PagedCache(cache_shape(model, block_size), num_blocks)
         self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
@@ -103,7 +107,7 @@ class ARRunner:
             self._block_size,
             device,
         )
-        attend = PagedAttend(self._cache, meta)
+        attend = PagedAttend(self._cache, meta, self.ops)
         token_ids = torch.tensor([token for row in plan.rows for token in row.tokens], dtype=torch.long, device=device)
         embeds = self._input_rows(plan, token_ids)
         last = [end - 1 for row, end in zip(plan.rows, meta.q_start[1:], strict=True) if row.samples]

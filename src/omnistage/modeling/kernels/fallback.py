@@ -1,0 +1,90 @@
+"""The operations of a decoder step in plain torch: what runs where no kernels are, and what kernels are tested against.
+
+All of them take flattened rows [T, ...] and compute each row alone. Knows nothing of models, requests or compilers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from omnistage.modeling.attention import StepMeta, paged_attention
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms of single heads, weights [head_dim]."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
+class TorchOps:
+    """`name` stands in logs."""
+
+    name = "torch"
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        meta: StepMeta,
+        *,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        """See `paged_attention`."""
+        return paged_attention(q, k, v, keys, values, meta, scale, window)
+
+    def attend_joined(
+        self,
+        qkv: torch.Tensor,
+        norms: HeadNorms | None,
+        rotation: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        meta: StepMeta,
+        *,
+        heads: int,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        """`qkv` [T, (heads + 2 * kv_heads) * D], joined projections -> [T, heads * D]. Heads are normalised, then turned
+        by `rotation` [T, D] float32 (cosines, then sines, of the planes (i, i + D/2)), written and attended to."""
+        kv_heads, dim = keys.shape[1], keys.shape[3]
+        q, k, v = qkv.view(len(qkv), -1, dim).tensor_split([heads, heads + kv_heads], dim=1)
+        if norms is not None:
+            q = F.rms_norm(q, (dim,), norms.query, norms.eps)
+            k = F.rms_norm(k, (dim,), norms.key, norms.eps)
+        found = paged_attention(_turned(q, rotation), _turned(k, rotation), v, keys, values, meta, scale, window)
+        return found.reshape(len(qkv), -1)
+
+    def add_rms_norm(
+        self, rows: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Adds `residual` to `rows` [T, hidden] in place; gives their norm."""
+        if residual is not None:
+            rows += residual
+        return F.rms_norm(rows, (rows.shape[-1],), weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2 * inner] -> silu of the first half times the second, [T, inner]."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    def linear(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, in] by `weight` [out, in] -> [T, out]."""
+        return F.linear(rows, weight, bias)
+
+
+def _turned(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """`rows` [T, heads, D], in the dtype they have."""
+    cosine, sine = (part[:, None].to(rows.dtype) for part in rotation.chunk(2, dim=-1))
+    first, second = rows.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

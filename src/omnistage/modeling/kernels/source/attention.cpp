@@ -1,0 +1,218 @@
+// Attention over paged keys and values, for decode, chunked prefill and mixed steps alike.
+//
+// A step is T rows of all its sequences, flattened. First every row's key and value are written into their slot; then each row
+// attends to the keys 0 .. kv_len - 1 of its sequence (or the last `window` of them), block by block, with a running maximum.
+// Rows of one sequence share a tile, so that a block is read from memory once for all of them. A row's arithmetic does not
+// depend on its tile or its neighbours: the same row gives the same bits in any batch and any chunk.
+#include <algorithm>
+#include <vector>
+
+#include "simd.h"
+
+// One layer: constant for the life of a cache. `keys` and `values` are [blocks, kv_heads, block_size, head_dim].
+struct PagedLayer {
+    int64_t heads, kv_heads, head_dim, block_size;
+    void *keys, *values;
+    const void *query_norm, *key_norm;  // [head_dim] or null
+    double eps, scale;
+    int64_t window;  // 0: all keys
+};
+
+// One step: shared by all layers. `slot` -1: that row is not written. `rotation` [rows, head_dim]: cosines, then sines, or null.
+struct PagedStep {
+    int64_t rows;
+    const int64_t* slot;
+    const int32_t* block_table;
+    int64_t table_stride;
+    const int32_t *table_row, *kv_len;
+    const float* rotation;
+    int64_t threads;
+};
+
+// Where a row's heads lie: element [t, h, d] at data[t * row_stride + h * head_stride + d].
+struct Heads {
+    const void* data;
+    int64_t row_stride, head_stride;
+};
+
+namespace {
+
+constexpr int kTileRows = 8;
+
+template <class T>
+const T* head_of(const Heads& heads, int64_t row, int64_t head) {
+    return static_cast<const T*>(heads.data) + row * heads.row_stride + head * heads.head_stride;
+}
+
+// One head as float32, normalised and rotated where the layer and the step say so.
+template <class T>
+void prepare(const T* from, const void* norm, double eps, const float* rotation, int dim, float* to) {
+    for (int d = 0; d < dim; d++) to[d] = widen(from[d]);
+    if (norm) {
+        const T* weight = static_cast<const T*>(norm);
+        float squares = 0;
+        for (int d = 0; d < dim; d++) squares += to[d] * to[d];
+        float factor = 1.0f / std::sqrt(squares / dim + float(eps));
+        for (int d = 0; d < dim; d++) to[d] = to[d] * factor * widen(weight[d]);
+    }
+    if (rotation) {
+        int half = dim / 2;
+        const float *cosine = rotation, *sine = rotation + half;
+        for (int d = 0; d < half; d++) {
+            float first = to[d], second = to[d + half];
+            to[d] = first * cosine[d] - second * sine[d];
+            to[d + half] = second * cosine[d] + first * sine[d];
+        }
+    }
+}
+
+template <class T>
+void write_rows(const PagedLayer& layer, const PagedStep& step, const Heads& k, const Heads& v) {
+    int dim = int(layer.head_dim);
+    std::vector<float> key(dim);
+    for (int64_t row = 0; row < step.rows; row++) {
+        if (step.slot[row] < 0) continue;
+        int64_t block = step.slot[row] / layer.block_size, offset = step.slot[row] % layer.block_size;
+        const float* rotation = step.rotation ? step.rotation + row * dim : nullptr;
+        for (int64_t head = 0; head < layer.kv_heads; head++) {
+            int64_t at = ((block * layer.kv_heads + head) * layer.block_size + offset) * dim;
+            prepare(head_of<T>(k, row, head), layer.key_norm, layer.eps, rotation, dim, key.data());
+            T* to = static_cast<T*>(layer.keys) + at;
+            for (int d = 0; d < dim; d++) narrow(to + d, key[d]);
+            std::memcpy(static_cast<T*>(layer.values) + at, head_of<T>(v, row, head), dim * sizeof(T));
+        }
+    }
+}
+
+// What a query has found so far: the greatest score, the sum of weights, the weighted sum of values [dim].
+struct Running {
+    float greatest = -INFINITY, weight = 0;
+};
+
+// Scores of the keys [0, count) of a block, rounded up to whole vectors; what is not visible gets weight 0.
+template <class T>
+void score(const float* query, const T* keys, int dim, int count, float* scores) {
+    for (int j = 0; j < count; j += kLanes) {
+        Floats partial[kLanes];
+        for (int i = 0; i < kLanes; i++) partial[i] = Floats{};
+        for (int d = 0; d < dim; d += kLanes) {
+            Floats q = load(query + d);
+            for (int i = 0; i < kLanes; i++) partial[i] += q * load(keys + (j + i) * dim + d);
+        }
+        store(scores + j, sums(partial));
+    }
+}
+
+template <class T, int kVectors>
+void gather_values(const T* values, const float* weights, int dim, int from, int to, float keep, float* found) {
+    Floats sum[kVectors];
+    for (int v = 0; v < kVectors; v++) sum[v] = load(found + v * kLanes) * keep;
+    for (int j = from; j < to; j++)
+        for (int v = 0; v < kVectors; v++) sum[v] += load(values + j * dim + v * kLanes) * weights[j];
+    for (int v = 0; v < kVectors; v++) store(found + v * kLanes, sum[v]);
+}
+
+// One query against the keys [from, to) of one block.
+template <class T>
+void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running& state,
+                  float* found) {
+    alignas(64) float scores[256];
+    score(query, keys, dim, to, scores);
+    float greatest = state.greatest;
+    for (int j = from; j < to; j++) greatest = scores[j] > greatest ? scores[j] : greatest;
+    float keep = std::exp(state.greatest - greatest);
+    int padded = (to + kLanes - 1) / kLanes * kLanes;
+    for (int j = 0; j < from; j++) scores[j] = -INFINITY;
+    for (int j = to; j < padded; j++) scores[j] = -INFINITY;
+    Floats total{};
+    for (int j = 0; j < padded; j += kLanes) {
+        Floats weights = exponential(load(scores + j) - greatest);
+        store(scores + j, weights);
+        total += weights;
+    }
+    state.weight = state.weight * keep + sum(total);
+    state.greatest = greatest;
+    int d = 0;
+    for (; d + 8 * kLanes <= dim; d += 8 * kLanes)
+        gather_values<T, 8>(values + d, scores, dim, from, to, keep, found + d);
+    for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
+        gather_values<T, 4>(values + d, scores, dim, from, to, keep, found + d);
+    for (; d < dim; d += kLanes) gather_values<T, 1>(values + d, scores, dim, from, to, keep, found + d);
+}
+
+// The rows [begin, end) of one sequence, the query heads of one key head.
+template <class T>
+void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q, int64_t begin, int64_t end,
+                 int64_t kv_head, T* out) {
+    int dim = int(layer.head_dim), size = int(layer.block_size);
+    int64_t group = layer.heads / layer.kv_heads, queries = (end - begin) * group;
+    static thread_local std::vector<float> scratch;
+    scratch.assign(2 * queries * dim, 0.0f);
+    float *query = scratch.data(), *found = query + queries * dim;
+    static thread_local std::vector<Running> states;
+    states.assign(queries, Running{});
+    int64_t first = step.kv_len[begin], last = 0;
+    for (int64_t row = begin; row < end; row++) {
+        const float* rotation = step.rotation ? step.rotation + row * dim : nullptr;
+        for (int64_t g = 0; g < group; g++) {
+            float* to = query + ((row - begin) * group + g) * dim;
+            prepare(head_of<T>(q, row, kv_head * group + g), layer.query_norm, layer.eps, rotation, dim, to);
+            for (int d = 0; d < dim; d++) to[d] *= float(layer.scale);
+        }
+        int64_t length = step.kv_len[row];
+        first = std::min(first, layer.window ? std::max<int64_t>(0, length - layer.window) : 0);
+        last = std::max(last, length);
+    }
+    const int32_t* table = step.block_table + step.table_row[begin] * step.table_stride;
+    for (int64_t block = first / size; block * size < last; block++) {
+        int64_t at = (table[block] * layer.kv_heads + kv_head) * int64_t(size) * dim;
+        const T *keys = static_cast<const T*>(layer.keys) + at, *values = static_cast<const T*>(layer.values) + at;
+        for (int64_t row = begin; row < end; row++) {
+            int64_t length = step.kv_len[row], seen = layer.window ? std::max<int64_t>(0, length - layer.window) : 0;
+            int from = int(std::max<int64_t>(0, seen - block * size)), to = int(std::min<int64_t>(size, length - block * size));
+            if (from >= to) continue;
+            for (int64_t g = 0; g < group; g++) {
+                int64_t index = (row - begin) * group + g;
+                attend_block(query + index * dim, keys, values, dim, from, to, states[index], found + index * dim);
+            }
+        }
+    }
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t g = 0; g < group; g++) {
+            int64_t index = (row - begin) * group + g;
+            T* to = out + (row * layer.heads + kv_head * group + g) * dim;
+            for (int d = 0; d < dim; d++) narrow(to + d, found[index * dim + d] / states[index].weight);
+        }
+}
+
+template <class T>
+void attend(const PagedLayer& layer, const PagedStep& step, const Heads& q, const Heads& k, const Heads& v, T* out) {
+    write_rows<T>(layer, step, k, v);
+    std::vector<int64_t> tiles{0};
+    for (int64_t row = 1; row < step.rows; row++)
+        if (step.table_row[row] != step.table_row[row - 1] || row - tiles.back() == kTileRows) tiles.push_back(row);
+    tiles.push_back(step.rows);
+    int64_t tasks = int64_t(tiles.size() - 1) * layer.kv_heads;
+#pragma omp parallel for schedule(dynamic) num_threads(int(step.threads)) if (step.threads > 1 && tasks > 1)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t tile = task / layer.kv_heads;
+        attend_tile<T>(layer, step, q, tiles[tile], tiles[tile + 1], task % layer.kv_heads, out);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t vector_lanes() { return kLanes; }
+
+void attend_f32(const PagedLayer* layer, const PagedStep* step, const Heads* q, const Heads* k, const Heads* v,
+                float* out) {
+    attend<float>(*layer, *step, *q, *k, *v, out);
+}
+
+void attend_bf16(const PagedLayer* layer, const PagedStep* step, const Heads* q, const Heads* k, const Heads* v,
+                 bfloat16* out) {
+    attend<bfloat16>(*layer, *step, *q, *k, *v, out);
+}
+}

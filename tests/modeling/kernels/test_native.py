@@ -1,0 +1,170 @@
+"""Compiled kernels against torch, on random shapes, with one thread and two, over caches whose unwritten places are NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from omnistage.modeling.attention import StepMeta
+from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.rotary import RotationCache
+
+TORCH = TorchOps()
+CLOSE: dict[torch.dtype, float] = {torch.float32: 2e-5, torch.bfloat16: 0.06}
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> dict[str, Any]:
+    """Sequences of several lengths, each computing its last rows, on blocks that lie in any order."""
+    size = draw(st.sampled_from([16, 32, 64]))
+    lengths = draw(st.lists(st.integers(1, 150), min_size=1, max_size=5))
+    counts = [draw(st.integers(1, min(length, 40))) for length in lengths]
+    per_row = max(-(-length // size) for length in lengths)
+    num_blocks = per_row * len(lengths) + 1
+    order = draw(st.permutations(range(1, num_blocks)))
+    table = np.array(order, np.int32).reshape(len(lengths), per_row)
+    starts = np.array(lengths) - np.array(counts)
+    meta, positions = StepMeta.of(
+        table, np.arange(len(lengths)), starts, np.array(counts), size, torch.device("cpu")
+    )
+    kv_heads = draw(st.sampled_from([1, 2, 3]))
+    return {
+        "meta": meta,
+        "positions": positions,
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draw(st.sampled_from([1, 2, 4])),
+        "dim": draw(st.sampled_from([16, 32, 48, 64, 80, 128, 256])),
+        "num_blocks": num_blocks,
+        "size": size,
+        "window": draw(st.sampled_from([0, 1, 7, 40])),
+        "dtype": draw(DTYPES),
+        "random": torch.Generator().manual_seed(draw(st.integers(0, 2**20))),
+    }
+
+
+def caches(step: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Filled where some sequence has a token, NaN everywhere else."""
+    meta: StepMeta = step["meta"]
+    shape = (step["num_blocks"], step["kv_heads"], step["size"], step["dim"])
+    keys, values = (torch.full(shape, float("nan"), dtype=step["dtype"]) for _ in range(2))
+    for row, length in zip(meta.table_rows, meta.seq_len, strict=True):
+        for position in range(length):
+            block, offset = int(meta.block_table[row, position // step["size"]]), position % step["size"]
+            for cache in (keys, values):
+                cache[block, :, offset] = torch.randn(shape[1], shape[3], generator=step["random"]).to(step["dtype"])
+    return keys, values
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    assert found.shape == expected.shape
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.float(), expected.float(), atol=CLOSE[dtype], rtol=CLOSE[dtype])
+
+
+@given(step=steps())
+@quick
+def test_attends_as_torch_does(kernels: KernelOps, step: dict[str, Any]) -> None:
+    rows = len(step["positions"])
+    q, k, v = (
+        torch.randn(rows, heads, step["dim"], generator=step["random"]).to(step["dtype"])
+        for heads in (step["heads"], step["kv_heads"], step["kv_heads"])
+    )
+    keys, values = caches(step)
+    copies = keys.clone(), values.clone()
+    named = {"scale": step["dim"] ** -0.5, "window": step["window"]}
+    found = kernels.attend(q, k, v, keys, values, step["meta"], **named)
+    expected = TORCH.attend(q, k, v, *copies, step["meta"], **named)
+    close(found, expected, step["dtype"])
+    assert torch.equal(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0))
+    assert torch.equal(values.nan_to_num(7.0), copies[1].nan_to_num(7.0))
+
+
+@given(step=steps(), has_norms=st.booleans())
+@quick
+def test_attends_from_joined_projections_as_torch_does(
+    kernels: KernelOps, step: dict[str, Any], has_norms: bool
+) -> None:
+    random, dim, dtype = step["random"], step["dim"], step["dtype"]
+    qkv = torch.randn(
+        len(step["positions"]), (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random
+    ).to(dtype)
+    weights = [(1 + 0.1 * torch.randn(dim, generator=random)).to(dtype) for _ in range(2)]
+    norms = HeadNorms(*weights, 1e-6) if has_norms else None
+    rotation = RotationCache(dim, 10000.0).rows(step["positions"])
+    keys, values = caches(step)
+    copies = keys.clone(), values.clone()
+    named = {"heads": step["heads"], "scale": dim**-0.5, "window": step["window"]}
+    found = kernels.attend_joined(qkv, norms, rotation, keys, values, step["meta"], **named)
+    expected = TORCH.attend_joined(qkv, norms, rotation, *copies, step["meta"], **named)
+    close(found, expected, dtype)
+    close(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0), dtype)
+
+
+@given(
+    rows=st.integers(1, 9), hidden=st.integers(1, 200), has_residual=st.booleans(), dtype=DTYPES, seed=st.integers(0, 99)
+)
+@quick
+def test_adds_and_normalises_as_torch_does(
+    kernels: KernelOps, rows: int, hidden: int, has_residual: bool, dtype: torch.dtype, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x, residual = (torch.randn(rows, hidden, generator=random).to(dtype) for _ in range(2))
+    weight = torch.randn(hidden, generator=random).to(dtype)
+    ours, theirs = x.clone(), x.clone()
+    added = residual if has_residual else None
+    close(
+        kernels.add_rms_norm(ours, added, weight, 1e-6), TORCH.add_rms_norm(theirs, added, weight, 1e-6), dtype
+    )
+    assert torch.equal(ours, theirs)
+
+
+@given(rows=st.integers(1, 9), inner=st.integers(1, 200), dtype=DTYPES, seed=st.integers(0, 99))
+@quick
+def test_gates_as_torch_does(kernels: KernelOps, rows: int, inner: int, dtype: torch.dtype, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    gate_up = (30 * torch.randn(rows, 2 * inner, generator=random)).to(dtype)
+    close(kernels.silu_mul(gate_up), TORCH.silu_mul(gate_up), dtype)
+
+
+@given(
+    rows=st.integers(1, 50),
+    inner=st.sampled_from([16, 48, 96, 250]),
+    outer=st.sampled_from([16, 48, 112, 10]),
+    has_bias=st.booleans(),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+@quick
+def test_multiplies_as_torch_does(
+    kernels: KernelOps, rows: int, inner: int, outer: int, has_bias: bool, dtype: torch.dtype, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x, weight = (torch.randn(size, inner, generator=random).to(dtype) for size in (rows, outer))
+    bias = torch.randn(outer, generator=random).to(dtype) if has_bias else None
+    close(kernels.linear(x, weight, bias), TORCH.linear(x, weight, bias), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_bits_in_any_batch(kernels: KernelOps, dtype: torch.dtype) -> None:
+    """A row that is computed otherwise beside others would let neighbours change an answer."""
+    random = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(size, 96, generator=random).to(dtype) for size in (7, 64))
+    together = kernels.linear(x, weight)
+    assert all(torch.equal(kernels.linear(x[row : row + 1].clone(), weight)[0], together[row]) for row in range(7))
