@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as reference
 
 from omnistage.core.params import SamplingParams
-from omnistage.modeling import sampling
+from omnistage.modeling import drawing, sampling
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
 
 VOCAB = 400
@@ -73,7 +73,7 @@ def test_tokens_come_as_often_as_they_should(filters: dict[str, Any]) -> None:
 
 def test_a_flat_distribution_has_a_wide_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: the nucleus is cut at the number of candidates that are looked at first."""
-    monkeypatch.setattr(sampling, "NUCLEUS_CANDIDATES", 16)
+    monkeypatch.setattr(drawing, "NUCLEUS_CANDIDATES", 16)
     params = SamplingParams(top_p=0.9)
     logits = some_logits(spread=0.1)[0]
     shares = drawn_shares(logits, params)
@@ -193,7 +193,7 @@ def test_a_row_does_not_depend_on_its_neighbours(params: list[SamplingParams], s
 
 def test_a_row_with_few_candidates_beside_one_with_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: the filling of a narrow row is taken for the end of its distribution."""
-    monkeypatch.setattr(sampling, "NUCLEUS_CANDIDATES", 4)
+    monkeypatch.setattr(drawing, "NUCLEUS_CANDIDATES", 4)
     logits = torch.cat([some_logits(spread=0.5), torch.zeros(1, VOCAB)])  # equal values are candidates all together
     params = SamplingParams(top_p=0.9)
     for position in range(30):
@@ -210,17 +210,19 @@ def test_the_nucleus_is_what_sorting_tokens_would_give(ties: bool, top_p: float)
     order = np.argsort(-weights, kind="stable")
     before = np.cumsum(weights[order]) - weights[order]
     wanted = set(order[before < top_p * weights.sum() * (1 - 1e-13)].tolist()) | {int(order[0])}
-    assert set(np.flatnonzero(sampling._nucleus(weights, top_p)).tolist()) == wanted
+    assert set(np.flatnonzero(drawing._nucleus(weights, top_p)).tolist()) == wanted
 
 
 def test_among_few_and_among_all_agree_on_what_may_come() -> None:
     """Fault: the quick form keeps other tokens than the plain one."""
-    params = SamplingParams(top_p=0.6, min_p=0.01)
     scaled = some_logits()[0] - some_logits()[0].max()
     weights = np.exp(np.sort(scaled.double().numpy())[::-1])[None]
-    kept = sampling._filter(weights, weights.sum(axis=1), [params])
-    few = {sampling._draw_among_few(scaled[None], [params], np.array([u]))[0] for u in np.linspace(0, 0.9999, 400)}
-    plain = {sampling._draw_among_all(scaled, params, float(u)) for u in np.linspace(0, 0.9999, 400)}
+    settings = np.zeros(400, drawing.DRAW_SETTINGS)
+    settings["temperature"], settings["top_p"], settings["min_p"] = 1.0, 0.6, 0.01
+    settings["chance"] = np.linspace(0, 0.9999, 400)
+    kept = drawing._filter(weights, weights.sum(axis=1), settings[:1])
+    few = {drawing._draw_among_few(scaled[None], row[None], np.array([256]))[0] for row in settings}
+    plain = {drawing._draw_among_all(scaled, row) for row in settings}
     best = set(scaled.argsort(descending=True)[: int(kept.sum())].tolist())
     assert few <= best
     assert plain <= best

@@ -192,9 +192,7 @@ class Decoder:
             if index in capture_layers:
                 hidden[index] = rows.clone()
             joined = layer.qkv(ops, normed)
-            found = attend.joined(
-                index, joined, layer.head_norms, rotation, heads=self.shape.num_heads, scale=scale
-            )
+            found = attend.joined(index, joined, layer.head_norms, rotation, heads=self.shape.num_heads, scale=scale)
             normed = ops.add_rms_norm(rows, layer.output(ops, found), layer.mlp_norm, eps)
             added = layer.mlp(ops, normed)
         rows = ops.add_rms_norm(rows, added, self._final_norm, eps)
@@ -208,7 +206,9 @@ def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, pack:
     """Reads the weights of a folder; `pack` has oneDNN lay them out anew, where it can. Raises BrokenCheckpointError naming
     the tensor that is absent or of another shape."""
     try:
-        return _Loader(WeightsReader(folder, dtype), shape, pack=pack and can_pack(dtype, torch.device("cpu"))).decoder()
+        return _Loader(
+            WeightsReader(folder, dtype), shape, pack=pack and can_pack(dtype, torch.device("cpu"))
+        ).decoder()
     except RuntimeError as error:
         raise BrokenCheckpointError(f"{folder}: the weights cannot be read: {error}") from None
 

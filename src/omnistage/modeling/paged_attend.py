@@ -25,7 +25,14 @@ class PagedAttend:
         return self.ops.attend(q, k, v, keys, values, self._meta, scale=scale, window=window)
 
     def joined(
-        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, rotation: torch.Tensor, *, heads: int, scale: float
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        norms: HeadNorms | None,
+        rotation: torch.Tensor,
+        *,
+        heads: int,
+        scale: float,
     ) -> torch.Tensor:
         self.calls[layer] += 1
         keys, values = self._cache.keys[layer], self._cache.values[layer]

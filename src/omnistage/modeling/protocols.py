@@ -88,7 +88,14 @@ class Attend(Protocol):
         """The operations that this step is computed with."""
 
     def joined(
-        self, layer: int, qkv: torch.Tensor, norms: HeadNorms | None, rotation: torch.Tensor, *, heads: int, scale: float
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        norms: HeadNorms | None,
+        rotation: torch.Tensor,
+        *,
+        heads: int,
+        scale: float,
     ) -> torch.Tensor:
         """The same from joined projections [T, (heads + 2 Hkv) * D] -> [T, heads * D]; see `TorchOps.attend_joined`."""
 

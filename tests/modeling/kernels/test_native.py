@@ -41,9 +41,7 @@ def steps(draw: st.DrawFn) -> dict[str, Any]:
     order = draw(st.permutations(range(1, num_blocks)))
     table = np.array(order, np.int32).reshape(len(lengths), per_row)
     starts = np.array(lengths) - np.array(counts)
-    meta, positions = StepMeta.of(
-        table, np.arange(len(lengths)), starts, np.array(counts), size, torch.device("cpu")
-    )
+    meta, positions = StepMeta.of(table, np.arange(len(lengths)), starts, np.array(counts), size, torch.device("cpu"))
     kv_heads = draw(st.sampled_from([1, 2, 3]))
     return {
         "meta": meta,
@@ -102,9 +100,7 @@ def test_attends_from_joined_projections_as_torch_does(
     kernels: KernelOps, step: dict[str, Any], has_norms: bool
 ) -> None:
     random, dim, dtype = step["random"], step["dim"], step["dtype"]
-    qkv = torch.randn(
-        len(step["positions"]), (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random
-    ).to(dtype)
+    qkv = torch.randn(len(step["positions"]), (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random).to(dtype)
     weights = [(1 + 0.1 * torch.randn(dim, generator=random)).to(dtype) for _ in range(2)]
     norms = HeadNorms(*weights, 1e-6) if has_norms else None
     rotation = RotationCache(dim, 10000.0).rows(step["positions"])
@@ -118,7 +114,11 @@ def test_attends_from_joined_projections_as_torch_does(
 
 
 @given(
-    rows=st.integers(1, 9), hidden=st.integers(1, 200), has_residual=st.booleans(), dtype=DTYPES, seed=st.integers(0, 99)
+    rows=st.integers(1, 9),
+    hidden=st.integers(1, 200),
+    has_residual=st.booleans(),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
 )
 @quick
 def test_adds_and_normalises_as_torch_does(
@@ -129,9 +129,7 @@ def test_adds_and_normalises_as_torch_does(
     weight = torch.randn(hidden, generator=random).to(dtype)
     ours, theirs = x.clone(), x.clone()
     added = residual if has_residual else None
-    close(
-        kernels.add_rms_norm(ours, added, weight, 1e-6), TORCH.add_rms_norm(theirs, added, weight, 1e-6), dtype
-    )
+    close(kernels.add_rms_norm(ours, added, weight, 1e-6), TORCH.add_rms_norm(theirs, added, weight, 1e-6), dtype)
     assert torch.equal(ours, theirs)
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 from omnistage.modeling.attention import StepMeta, paged_attention
+from omnistage.modeling.drawing import draw_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,10 @@ class TorchOps:
     def linear(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """[T, in] by `weight` [out, in] -> [T, out]."""
         return F.linear(rows, weight, bias)
+
+    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void]) -> list[int]:
+        """See `draw_tokens`."""
+        return draw_tokens(logits, settings)
 
 
 def _turned(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from omnistage.modeling.attention import StepMeta
+from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES
 from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
 
 _INT, _POINTER, _DOUBLE = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -23,10 +24,6 @@ MAX_BLOCK_SIZE = 256
 """The scores of one block lie on a kernel's stack."""
 FEW_ROWS = {torch.float32: 48, torch.bfloat16: 4096}
 """Up to here our own linear layer is faster than torch's, which has no bfloat16 of its own on many processors."""
-
-DRAW_SETTINGS = np.dtype(
-    [("temperature", "f8"), ("top_p", "f8"), ("min_p", "f8"), ("chance", "f8"), ("top_k", "i8")], align=True
-)
 
 
 class _Layer(ctypes.Structure):
@@ -146,12 +143,13 @@ class KernelOps(TorchOps):
         function(rows.data_ptr(), weight.data_ptr(), added, out.data_ptr(), len(rows), inner, outer, threads)
         return out
 
-    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void], few: int) -> list[int]:
-        """One token for each row of `logits` [R, vocab] by `settings` [R] (DRAW_SETTINGS); -1 where a row is not finite."""
-        assert logits.dtype is torch.float32 and logits.is_contiguous() and settings.dtype == DRAW_SETTINGS
+    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void]) -> list[int]:
+        if logits.dtype is not torch.float32 or not self._serves(logits):
+            return super().draw(logits, settings)
+        assert settings.dtype == DRAW_SETTINGS
         tokens = np.empty(len(logits), np.int64)
-        threads = torch.get_num_threads()
-        self._draw(logits.data_ptr(), settings.ctypes.data, tokens.ctypes.data, *logits.shape, few, threads)
+        pointers = (logits.data_ptr(), settings.ctypes.data, tokens.ctypes.data)
+        self._draw(*pointers, *logits.shape, NUCLEUS_CANDIDATES, torch.get_num_threads())
         found: list[int] = tokens.tolist()
         return found
 

@@ -88,7 +88,7 @@ class ARRunner:
         """The results of what was launched, in the order of its rows."""
         launched, self._launched = self._launched, None
         assert launched is not None
-        sampled = iter(sample(launched.step.logits, launched.samples) if launched.samples else [])
+        sampled = iter(sample(launched.step.logits, launched.samples, self.ops.draw) if launched.samples else [])
         return [
             RowResult(next(sampled) if row.samples else None, self._captured(launched, index, row))
             for index, row in enumerate(launched.plan.rows)
