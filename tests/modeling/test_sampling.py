@@ -221,7 +221,7 @@ def test_among_few_and_among_all_agree_on_what_may_come() -> None:
     settings["temperature"], settings["top_p"], settings["min_p"] = 1.0, 0.6, 0.01
     settings["chance"] = np.linspace(0, 0.9999, 400)
     kept = drawing._filter(weights, weights.sum(axis=1), settings[:1])
-    few = {drawing._draw_among_few(scaled[None], row[None], np.array([256]))[0] for row in settings}
+    few = {drawing._draw_among_few(scaled[None], row, np.array([256]))[0] for row in np.split(settings, 400)}
     plain = {drawing._draw_among_all(scaled, row) for row in settings}
     best = set(scaled.argsort(descending=True)[: int(kept.sum())].tolist())
     assert few <= best

@@ -101,8 +101,8 @@ def test_attends_from_joined_projections_as_torch_does(
 ) -> None:
     random, dim, dtype = step["random"], step["dim"], step["dtype"]
     qkv = torch.randn(len(step["positions"]), (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random).to(dtype)
-    weights = [(1 + 0.1 * torch.randn(dim, generator=random)).to(dtype) for _ in range(2)]
-    norms = HeadNorms(*weights, 1e-6) if has_norms else None
+    query, key = ((1 + 0.1 * torch.randn(dim, generator=random)).to(dtype) for _ in range(2))
+    norms = HeadNorms(query, key, 1e-6) if has_norms else None
     rotation = RotationCache(dim, 10000.0).rows(step["positions"])
     keys, values = caches(step)
     copies = keys.clone(), values.clone()

@@ -10,11 +10,12 @@ from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
 from omnistage.modeling.folder import CONFIG, read_json
+from omnistage.modeling.kernels.build import compiler
 from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.tensors import dtype_of
 
 # Model types whose every checkpoint is a decoder of modeling.decoder, as far as its configuration passes there.
-DECODER_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+DECODER_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"})
 _UNIVERSAL = "omnistage.modeling.transformers_model:load_transformers_model"
 
 
@@ -24,7 +25,7 @@ def load(config: ARStageConfig) -> ARModel:
     settings = read_json(folder, CONFIG)
     shape = _shape(folder, settings)
     if shape is not None:
-        return load_decoder(folder, shape, dtype)
+        return load_decoder(folder, shape, dtype, pack=compiler() is None)
     universal: Any = resolve_hook(_UNIVERSAL)  # importing transformers takes seconds: only for those who need it
     model: ARModel = universal(folder, dtype)
     return model

@@ -67,6 +67,8 @@ class ARStageEngine:
 
     def add(self, request: StageRequest) -> None:
         """Takes a request over. What it cannot serve comes back from the next step as an error."""
+        if not self._requests:
+            self._runner.renew()
         try:
             params = self._checked(request.request.stage_params.get(request.stage_id))
             state = self._fed(request, params) if self._bridge is not None else self._entered(request, params)

@@ -16,7 +16,7 @@ import torch
 
 from omnistage.core.errors import UnsupportedByModelError
 from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
-from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.kernels.chosen import chosen_ops, renewed
 from omnistage.modeling.paged_attend import PagedAttend
 from omnistage.modeling.protocols import ARModel, ARStep
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
@@ -51,9 +51,8 @@ class ARRunner:
         max_num_seqs: int,
         max_model_len: int,
         capture_layers: Sequence[int] = (),
-        ops: TorchOps | None = None,
     ) -> None:
-        self.ops = ops or TorchOps()
+        self.ops = chosen_ops(model.device)
         self._model = model
         self._cache = PagedCache(cache_shape(model, block_size), num_blocks)
         self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
@@ -65,6 +64,10 @@ class ARRunner:
     def hold_embeds(self, key: SequenceKey, rows: torch.Tensor) -> None:
         """Input embeddings [n, hidden] of the sequence's next n positions, from 0 on."""
         self._embeds.setdefault(key, []).append(rows.to(self._model.device, self._model.dtype))
+
+    def renew(self) -> None:
+        """Takes the kernels if they have been compiled since; to be called when nothing is running."""
+        self.ops = renewed(self.ops, self._model.device)
 
     def forget(self, key: SequenceKey) -> None:
         self._embeds.pop(key, None)
