@@ -13,7 +13,17 @@ def test_versions_and_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert known["omnistage"] == __version__
     assert "cores usable" in known["cpu"]
     assert "GiB available" in known["memory"]
+    assert "compile" in known["kernels"] or known["kernels"].endswith(".so")
     with pytest.raises(SystemExit) as ended:
         main(["collect-env"])
     assert ended.value.code == 0
     assert f"omnistage: {__version__}" in capsys.readouterr().out
+
+
+def test_what_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a report does not say that the kernels are switched off, or that there is no compiler."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert "no C++ compiler" in dict(facts())["kernels"]
+    monkeypatch.setenv("OMNISTAGE_KERNELS", "0")
+    assert "OMNISTAGE_KERNELS is 0" in dict(facts())["kernels"]

@@ -1,4 +1,4 @@
-"""Fixtures over tiny checkpoints, made once a session."""
+"""Fixtures over tiny checkpoints and compiled kernels, made once a session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.modeling.kernels.build import build
+from omnistage.modeling.kernels.native import KernelOps
 from tests.tiny.checkpoints import write_checkpoint
+
+
+@pytest.fixture(scope="session")
+def kernels() -> KernelOps:
+    """Those of this machine."""
+    path = build()
+    if path is None:
+        pytest.skip("this machine has no C++ compiler")
+    return KernelOps(path)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,14 @@ from omnistage.stages.ar.runner import cache_shape
 BLOCK = 8
 
 
-def run_whole(model: ARModel, ids: Sequence[int], *, embeds: bool = False, layers: Sequence[int] = ()) -> ARStep:
+def run_whole(
+    model: ARModel,
+    ids: Sequence[int],
+    *,
+    embeds: bool = False,
+    layers: Sequence[int] = (),
+    ops: TorchOps | None = None,
+) -> ARStep:
     """Logits of every row of `ids`, and the hidden states of `layers`."""
     blocks = -(-len(ids) // BLOCK)
     cache = PagedCache(cache_shape(model, BLOCK), blocks + 1)
@@ -28,7 +35,7 @@ def run_whole(model: ARModel, ids: Sequence[int], *, embeds: bool = False, layer
             token_ids=None if embeds else token_ids,
             embeds=model.embed(token_ids) if embeds else None,
             positions=positions,
-            attend=PagedAttend(cache, meta, TorchOps()),
+            attend=PagedAttend(cache, meta, ops or TorchOps()),
             logit_rows=torch.arange(len(ids)),
             capture_layers=layers,
         )

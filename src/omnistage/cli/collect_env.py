@@ -11,7 +11,8 @@ from pathlib import Path
 
 import typer
 
-from omnistage.config.env import cache_dir
+from omnistage.config.env import cache_dir, wants_kernels
+from omnistage.modeling.kernels.build import built, compiler
 
 PACKAGES = (
     "omnistage", "torch", "transformers", "tokenizers", "safetensors", "onnxruntime", "numpy", "msgspec", "pyzmq",
@@ -31,6 +32,7 @@ def facts() -> Iterator[tuple[str, str]]:
     yield "cpu", f"{platform.machine()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
     yield "memory", _memory()
     yield "cache", str(cache_dir())
+    yield "kernels", _kernels()
     for package in PACKAGES:
         yield package, _version(package)
 
@@ -40,6 +42,15 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _kernels() -> str:
+    if not wants_kernels():
+        return "off (OMNISTAGE_KERNELS is 0): torch computes"
+    if compiler() is None:
+        return "no C++ compiler was found: torch computes, with weights that oneDNN has packed where it can"
+    path = built()
+    return "not compiled yet: the first start does it, in the background" if path is None else str(path)
 
 
 def _memory() -> str:

@@ -90,12 +90,15 @@ def decoder_shape(settings: Mapping[str, Any]) -> DecoderShape | None:
 
 
 def _experts_shape(settings: Mapping[str, Any]) -> ExpertsShape | None:
-    if not settings.get("num_experts"):
+    num_experts = settings.get("num_experts") or settings.get(
+        "num_local_experts"
+    )  # as published, as transformers writes
+    if not num_experts:
         return None
     layers, step = range(int(settings["num_hidden_layers"])), int(settings.get("decoder_sparse_step", 1))
     named = set(settings.get("mlp_only_layers") or ())
     return ExpertsShape(
-        num_experts=int(settings["num_experts"]),
+        num_experts=int(num_experts),
         per_row=int(settings["num_experts_per_tok"]),
         intermediate_size=int(settings["moe_intermediate_size"]),
         normalised=bool(settings.get("norm_topk_prob", False)),

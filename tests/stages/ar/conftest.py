@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.modeling.kernels.native import KernelOps
 from tests.tiny.fixtures import checkpoint as checkpoint
+from tests.tiny.fixtures import kernels as kernels
 
 
 @pytest.fixture(scope="session")
 def llama(checkpoint: Callable[[str], Path]) -> Path:
     return checkpoint("llama")
+
+
+@pytest.fixture(params=["kernels", "torch"])
+def computed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kernels: KernelOps) -> None:
+    """Engines that are built here compute with compiled kernels, or without."""
+    monkeypatch.setenv("OMNISTAGE_KERNELS", "1" if request.param == "kernels" else "0")

@@ -19,6 +19,7 @@ from tests.tiny.references import generate_greedily, load_reference, random_prom
 KINDS = ["llama", "qwen3", "qwen3_moe"]
 OTHER_SHAPES = ["mistral", "qwen2"]  # a sliding window; biases
 MAX_TOKENS = 8
+pytestmark = pytest.mark.usefixtures("computed_by")
 PROMPTS = random_prompts(32, VOCAB_SIZE)
 
 

@@ -59,6 +59,7 @@ class KernelOps(TorchOps):
     name = "kernels"
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._library = ctypes.CDLL(str(path))
         self._lanes = int(self._library.vector_lanes())
         self._attend = self._pair("attend", [_POINTER] * 6)

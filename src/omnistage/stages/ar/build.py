@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from omnistage.config.hooks import resolve_hook
@@ -12,6 +13,8 @@ from omnistage.stages.ar.block_manager import BlockManager
 from omnistage.stages.ar.engine import ARStageEngine
 from omnistage.stages.ar.runner import ARRunner, cache_shape
 from omnistage.stages.ar.scheduler import Limits, Scheduler
+
+log = logging.getLogger(__name__)
 
 
 def build_ar_engine(config: ARStageConfig) -> ARStageEngine:
@@ -49,6 +52,7 @@ def ar_engine(
         capture_layers=capture_layers,
     )
     runner.warm_up()
+    log.info("%s computes with %s", type(model).__name__, runner.ops.name, extra={"stage": config.model_stage})
     limits = Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
