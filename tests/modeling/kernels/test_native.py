@@ -70,7 +70,7 @@ def caches(step: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+def expect_close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
     assert found.shape == expected.shape
     assert found.dtype is dtype
     torch.testing.assert_close(found.float(), expected.float(), atol=CLOSE[dtype], rtol=CLOSE[dtype])
@@ -89,7 +89,7 @@ def test_attends_as_torch_does(kernels: KernelOps, step: dict[str, Any]) -> None
     named = {"scale": step["dim"] ** -0.5, "window": step["window"]}
     found = kernels.attend(q, k, v, keys, values, step["meta"], **named)
     expected = TORCH.attend(q, k, v, *copies, step["meta"], **named)
-    close(found, expected, step["dtype"])
+    expect_close(found, expected, step["dtype"])
     assert torch.equal(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0))
     assert torch.equal(values.nan_to_num(7.0), copies[1].nan_to_num(7.0))
 
@@ -109,8 +109,8 @@ def test_attends_from_joined_projections_as_torch_does(
     named = {"heads": step["heads"], "scale": dim**-0.5, "window": step["window"]}
     found = kernels.attend_joined(qkv, norms, rotation, keys, values, step["meta"], **named)
     expected = TORCH.attend_joined(qkv, norms, rotation, *copies, step["meta"], **named)
-    close(found, expected, dtype)
-    close(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0), dtype)
+    expect_close(found, expected, dtype)
+    expect_close(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0), dtype)
 
 
 @given(
@@ -129,7 +129,9 @@ def test_adds_and_normalises_as_torch_does(
     weight = torch.randn(hidden, generator=random).to(dtype)
     ours, theirs = x.clone(), x.clone()
     added = residual if has_residual else None
-    close(kernels.add_rms_norm(ours, added, weight, 1e-6), TORCH.add_rms_norm(theirs, added, weight, 1e-6), dtype)
+    expect_close(
+        kernels.add_rms_norm(ours, added, weight, 1e-6), TORCH.add_rms_norm(theirs, added, weight, 1e-6), dtype
+    )
     assert torch.equal(ours, theirs)
 
 
@@ -138,7 +140,7 @@ def test_adds_and_normalises_as_torch_does(
 def test_gates_as_torch_does(kernels: KernelOps, rows: int, inner: int, dtype: torch.dtype, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     gate_up = (30 * torch.randn(rows, 2 * inner, generator=random)).to(dtype)
-    close(kernels.silu_mul(gate_up), TORCH.silu_mul(gate_up), dtype)
+    expect_close(kernels.silu_mul(gate_up), TORCH.silu_mul(gate_up), dtype)
 
 
 @given(
@@ -156,7 +158,7 @@ def test_multiplies_as_torch_does(
     random = torch.Generator().manual_seed(seed)
     x, weight = (torch.randn(size, inner, generator=random).to(dtype) for size in (rows, outer))
     bias = torch.randn(outer, generator=random).to(dtype) if has_bias else None
-    close(kernels.linear(x, weight, bias), TORCH.linear(x, weight, bias), dtype)
+    expect_close(kernels.linear(x, weight, bias), TORCH.linear(x, weight, bias), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
