@@ -20,7 +20,7 @@ import numpy as np
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, PipelineConfig, StagePipelineConfig
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.payload import MultimodalPayload, Tensor
-from omnistage.core.request import OmniRequest
+from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.protocols import ProcessedPrompt, StageInput
 
 RATE = 24_000
@@ -97,6 +97,9 @@ class Words:
         if "!refuse" in words:
             raise InvalidRequestError.of("messages", "!refuse", "any other word")
         return ProcessedPrompt(prompt_tokens(words))
+
+    def depends_on_prompt_alone(self, prompt: Prompt) -> bool:
+        return True
 
     @property
     def tokenizer(self) -> Words:

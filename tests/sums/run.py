@@ -4,7 +4,7 @@
     mixed     108 of which 40 leave, and others are refused or fail in either stage
     endless     2 beside these and the following, which run out of time
     burst      28 at once, more than may wait
-    death       2 whose speaker is killed: one begins again, one has been heard already
+    death       2 whose helper and speaker are killed: one begins again, one has been heard already
 
 The seed is fixed; what callers count is what came to them, so the sums hold however the machine's load orders things.
 """
@@ -191,7 +191,8 @@ async def _asked(server: ServerProcess, record: Path) -> Seen:
 async def _killed(
     server: ServerProcess, client: httpx.AsyncClient, asked: list[Asked], arrivals: ArrivalsState
 ) -> list[Got]:
-    """The speaker dies once it has said something of every request."""
+    """The thinker's helper dies, and the speaker once it has said something of every request."""
+    await asyncio.to_thread(server.kill_some_other, "helper")
     name = "omnistage_edge_items_total{source=speaker,target=client}"
     before = server.counters()[name]
     asking = asyncio.create_task(ask_all(client, asked, arrivals, together=len(asked)))
