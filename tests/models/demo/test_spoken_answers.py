@@ -22,10 +22,10 @@ PROMPTS = (
     "Who was Albert Einstein?",
     "Why do leaves fall in autumn?",
 )
-MAX_TOKENS = 48
+MAX_TOKENS = 28
 POOLED_LIMIT = 0.05
 SINGLE_LIMIT = 0.15
-WORDS = 200
+WORDS = 120
 
 
 @pytest.fixture(scope="module")
