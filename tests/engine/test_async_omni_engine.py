@@ -43,8 +43,10 @@ async def test_an_item_is_acknowledged_only_after_the_consumer_came_back() -> No
     runtime = FakeRuntime(("a",))
     async with aclosing(AsyncOmniEngine(SPOKEN, runtime).generate(Ask("x", stream=True))) as parts:
         await anext(parts)
+        await asyncio.sleep(0)  # what was taken is told at the end of a turn of the loop
         assert runtime.taken == []
         await anext(parts)
+        await asyncio.sleep(0)
         assert runtime.taken == [(0, 0, 1)]
 
 
