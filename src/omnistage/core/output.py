@@ -5,17 +5,16 @@ Streamed outputs carry what is new (text, token ids, samples), never a snapshot;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
+class CompletionOutput(msgspec.Struct, frozen=True):
     """One choice of an AR stage. `logprobs` has one entry per token: {"token_id", "logprob", "token", "top"}, where "token" is
     its text (None without a tokenizer) and "top" the likeliest tokens as [id, logprob, text]."""
 
@@ -26,8 +25,7 @@ class CompletionOutput:
     logprobs: tuple[dict[str, Any], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OmniRequestOutput:
+class OmniRequestOutput(msgspec.Struct, frozen=True):
     """An output, or a part of one, of request `request_id`.
 
     `final_output_type`: text | audio | image | video | action | latent. `multimodal_output.tensors["audio"]` is float32
@@ -40,9 +38,9 @@ class OmniRequestOutput:
     finished: bool
     finish_reason: str | None = None
     outputs: tuple[CompletionOutput, ...] = ()
-    multimodal_output: MultimodalPayload = field(default_factory=MultimodalPayload)
+    multimodal_output: MultimodalPayload = msgspec.field(default_factory=MultimodalPayload)
     images: tuple[np.ndarray[Any, Any], ...] = ()
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = {}
     error: ErrorInfo | None = None
 
     @property

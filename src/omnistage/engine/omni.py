@@ -13,10 +13,10 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, StageUnavailableError

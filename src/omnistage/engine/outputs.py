@@ -8,8 +8,9 @@ seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
