@@ -2,6 +2,8 @@
 
 import mmap
 import os
+import subprocess
+import sys
 import threading
 
 from omnistage.obs.process import process_figures
@@ -26,3 +28,19 @@ def test_figures_follow_what_happens() -> None:
     assert during["rss_nbytes"] - before["rss_nbytes"] > len(held) // 2
     assert process_figures()["open_files"] == before["open_files"]
     assert before["pid"] == os.getpid()
+
+
+def test_large_memory_is_given_back() -> None:
+    """Fault: a server keeps what the largest media that passed it have taken."""
+    program = (
+        "from omnistage.obs.process import *\n"
+        "def rss(): return process_figures()['rss_nbytes']\n"
+        "assert give_large_memory_back()\n"
+        "bytes(24 * 2**20)\n"
+        "before = rss()\n"
+        "held = [bytes([1]) * 2**20 for _ in range(32)]\n"
+        "kept = [bytes([1]) * 2**20, held.pop()]\n"
+        "del held\n"
+        "assert rss() < before + 8 * 2**20, rss() - before\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0

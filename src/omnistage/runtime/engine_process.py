@@ -28,7 +28,7 @@ from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.core.payload import Tensor
 from omnistage.obs.figures import StageFigures
 from omnistage.obs.log import configure_logging
-from omnistage.obs.process import process_figures
+from omnistage.obs.process import give_large_memory_back, process_figures
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, ReplicaStatus
 from omnistage.runtime.driver import Driver
@@ -325,6 +325,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     plan = DriverPlan.decode(sys.stdin.buffer.read())
     configure_logging(plan.log_level)
+    give_large_memory_back()
     channel, life_line = (socket.socket(fileno=descriptor) for descriptor in (plan.channel, plan.life_line))
     for descriptor in (plan.channel, plan.life_line):
         os.set_inheritable(descriptor, False)

@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 
 from omnistage.core.errors import ConfigError, OmniError, StageUnavailableError
+from omnistage.obs.process import give_large_memory_back
 from omnistage.serve.connection import http_config
 from omnistage.serve.options import ServeOptions
 
@@ -107,6 +108,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def serve(options: ServeOptions) -> int:
     """Serves until a signal comes; the exit code. Raises ConfigError and what else keeps a server from starting."""
+    give_large_memory_back()
     return asyncio.run(_serve(bound_socket(options.host, options.port), options))
 
 
