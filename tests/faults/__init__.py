@@ -6,7 +6,7 @@
     server.py    a server process seen from outside: start, state, figures, memory, kill
     clients.py   callers over plain sockets: fast, slow, and such as leave
     faults.py    the kinds of faults: how each is ordered and what its request may answer
-    checks.py    the nine invariants; echo.py: what of a wait is the machine's
+    checks.py    the nine invariants
     scenes.py    deaths, strikes, a killed server, slow callers; memory.py: memory that is not there
     demo.py      the built-in model
     campaign.py  the runner, `make faults` (SEED= repeats a run)

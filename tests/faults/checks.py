@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.clients import Asked, Heard
-from tests.faults.echo import Echo
 from tests.faults.family import RATE, expected
 from tests.faults.faults import DIED, FAULTS
 from tests.faults.server import ServerProcess
-from tests.states import MEMORY, RSS_GROWTH_NBYTES, differences
+from tests.states import MEMORY, differences
 
 WAV_HEADER_NBYTES = 44
 QUIET_S = 10.0
@@ -163,18 +162,16 @@ def _some_of(figures: dict[str, Any], names: Sequence[str]) -> list[tuple[str, A
     return [(name, figures[name]) for name in names]
 
 
-def unchanged(
-    server: ServerProcess, before: dict[str, Any], *, rss_growth_nbytes: int = RSS_GROWTH_NBYTES
-) -> list[str]:
+def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
     """What /debug/state shows in any process, `QUIET_S` after the last request, that it did not show `before`."""
     assert {"server", "workers"} <= before.keys(), before
     deadline = time.monotonic() + QUIET_S
-    while (found := _grown(before, server.debug_state(), rss_growth_nbytes)) and time.monotonic() < deadline:
+    while (found := _grown(before, server.debug_state())) and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
 
 
-def _grown(before: dict[str, Any], after: dict[str, Any], rss_growth_nbytes: int) -> list[str]:
+def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Memory is compared of processes that are the same: of one that was forked, what it shares counts as its own."""
     workers = {
         name: {**worker, "process": {**worker["process"], MEMORY: old["process"][MEMORY]}}
@@ -182,7 +179,7 @@ def _grown(before: dict[str, Any], after: dict[str, Any], rss_growth_nbytes: int
         else worker
         for name, worker in after.get("workers", {}).items()
     }
-    return differences(_settled(before), {**_settled(after), "workers": workers}, rss_growth_nbytes=rss_growth_nbytes)
+    return differences(_settled(before), {**_settled(after), "workers": workers})
 
 
 def _settled(state: dict[str, Any]) -> dict[str, Any]:
@@ -218,23 +215,19 @@ class Look:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at /health all the time; `kills` are (time, stage) of workers that were killed from outside. `echoes`: what a server
-    that does nothing took at the same times, for a busy machine keeps everybody waiting."""
+    """Looks at /health all the time; `kills` are (time, stage) of workers that were killed from outside."""
 
     server: ServerProcess
     looks: list[Look] = field(default_factory=list)
-    echoes: list[float] = field(default_factory=list)
     kills: list[tuple[float, str]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Until cancelled."""
-        with Echo() as echo:
-            while True:
-                began = time.monotonic()
-                status, body = await asyncio.to_thread(self.server.health)
-                self.looks.append(Look(began, time.monotonic() - began, status, body.get("stages", {})))
-                self.echoes.append(await asyncio.to_thread(echo.took_s))
-                await asyncio.sleep(0.05)
+        while True:
+            began = time.monotonic()
+            status, body = await asyncio.to_thread(self.server.health)
+            self.looks.append(Look(began, time.monotonic() - began, status, body.get("stages", {})))
+            await asyncio.sleep(0.05)
 
     @property
     def p99_s(self) -> float:
@@ -242,7 +235,7 @@ class Watch:
 
     def violations(self) -> list[str]:
         found = [f"/health gave no answer at {look.at_s:.1f}" for look in self.looks if not look.status]
-        if self.p99_s > HEALTH_P99_S + _p99(self.echoes):
+        if self.p99_s > HEALTH_P99_S:
             found.append(f"/health p99 {self.p99_s * 1000:.0f} ms (load {os.getloadavg()[0]:.1f} of {os.cpu_count()})")
         for at_s, stage in self.kills:
             seen = [look for look in self.looks if look.at_s >= at_s and look.stages.get(stage) != "ready"]

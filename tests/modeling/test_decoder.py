@@ -46,11 +46,20 @@ def test_logits_and_hidden_states_are_those_of_transformers(
     with torch.inference_mode():
         wanted = load_reference(folder)(torch.tensor([IDS]), output_hidden_states=True)
     model = load(folder, pack=way == "packed")
+    exact = run_whole(load(folder, torch.float64), IDS, layers=(0, 2, 4))
     for embeds in (False, True):
         step = run_whole(model, IDS, embeds=embeds, layers=(0, 2, 4), ops=kernels if way == "kernels" else None)
         assert torch.allclose(step.logits, wanted.logits[0], atol=2e-4)
         for layer, rows in step.hidden.items():
-            assert torch.allclose(rows, wanted.hidden_states[layer][0], atol=4e-4)  # of values up to 50
+            theirs = wanted.hidden_states[layer][0]
+            if way == "kernels":  # sums in another order: as near to what is exact as transformers is, not the same
+                assert error(rows, exact.hidden[layer]) <= 1.5 * error(theirs, exact.hidden[layer]) + 1e-6
+            else:
+                assert torch.allclose(rows, theirs, atol=1e-4)
+
+
+def error(rows: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((rows - exact).abs().max())
 
 
 def test_nothing_is_packed_that_cannot_be(checkpoint: Callable[[str], Path]) -> None:

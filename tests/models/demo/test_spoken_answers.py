@@ -22,10 +22,10 @@ PROMPTS = (
     "Who was Albert Einstein?",
     "Why do leaves fall in autumn?",
 )
-MAX_TOKENS = 28
+MAX_TOKENS = 48
 POOLED_LIMIT = 0.05
 SINGLE_LIMIT = 0.15
-WORDS = 120
+WORDS = 200
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.tiny.references import generate_greedily, load_reference
 
 pytestmark = pytest.mark.weights
 
-MAX_TOKENS = 4
+MAX_TOKENS = 6
 TEXT = (
     "The lighthouse stood on a cliff above the village, and every evening its keeper climbed the hundred steps with a "
     "can of oil, a book of poems and a loaf of bread. He did not mind the wind. In winter the sea threw stones at the "
