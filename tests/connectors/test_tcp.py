@@ -63,6 +63,12 @@ def eventually(connector: TcpConnector, figure: str, value: float) -> bool:
     return connector.health()[figure] == value
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Halts a process. The signal alone does not: until all its threads have heard of it, one may still answer."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @pytest.fixture
 def far() -> Iterator[tuple[subprocess.Popen[bytes], PayloadRef]]:
     """An owner in a process of its own, and a payload in it."""
@@ -160,7 +166,7 @@ def test_a_killed_owner_is_an_error_at_once(far: tuple[subprocess.Popen[bytes], 
     process, ref = far
     reader = connector("b/0", HOSTS[1], wait_s=8.0)
     assert reader.get(ref).numpy("t0").sum() == 3 * MIB
-    process.send_signal(signal.SIGSTOP)
+    stop(process)
     assert not reader.can_read(ref)
     process.kill()
     process.wait(5)
@@ -178,7 +184,7 @@ def test_an_owner_that_hangs_is_an_error_at_the_deadline(far: tuple[subprocess.P
     process, ref = far
     reader, near = connector("b/0", HOSTS[1], wait_s=0.5), connector("a/0")
     assert reader.get(ref).numpy("t0")[0] == 3
-    process.send_signal(signal.SIGSTOP)
+    stop(process)
     began = time.monotonic()
     assert not reader.can_read(ref)
     assert reader.get(put(near)).numpy("t0").sum() == 7 * MIB and time.monotonic() - began < 0.4
