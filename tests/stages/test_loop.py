@@ -1,20 +1,23 @@
 """A step thread and its mailbox, without processes.
 
 Faults pinned: mail posted before loading is lost; an idle loop spins; a stop waits for mail; a fault ends the thread in
-silence; stages of one process load at the same time.
+silence; stages of one process load at the same time; a loop that sleeps keeps the memory of others.
 """
 
+import mmap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from omnistage.connectors.inproc import InprocConnector
+from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 from omnistage.stages.build import build_host
-from omnistage.stages.host import StageHost
+from omnistage.stages.host import Fed, StageHost
 from omnistage.stages.loop import StageLoop
-from omnistage.wire.messages import CLIENT, Cancel, CancelDone, Emitted, StageDone, Submit, WorkerEvent
+from omnistage.wire.messages import CLIENT, Cancel, CancelDone, Emitted, Feed, StageDone, Submit, WorkerEvent
 from tests.fakes import SLEEP_S, echo_config, request_of
 
 DEADLINE_S = 5.0
@@ -143,6 +146,32 @@ def test_an_idle_loop_takes_no_steps(running: Running) -> None:
     running.loop.room_freed()
     running.cancel()
     assert running.owner.heard(CancelDone)
+
+
+def test_a_loop_that_sleeps_keeps_nothing_of_what_it_has_read(running: Running) -> None:
+    """Fault: the last item before a rest keeps the segment or the arena that it lies in mapped until the next request comes."""
+    running.may_load.set()
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    payload = MultimodalPayload({"tone": Tensor(TensorSpec("uint8", (mmap.PAGESIZE,)), memoryview(memory))})
+    feed = Feed(
+        process="main",
+        replica=0,
+        epoch=1,
+        request_id="gone",
+        attempt=1,
+        source=1,
+        target=0,
+        seq=0,
+        ref=None,
+        last=False,
+    )
+    running.loop.post(Fed(feed, payload))
+    mapping = weakref.ref(memory)
+    del memory, payload
+    ends_s = time.monotonic() + DEADLINE_S
+    while mapping() is not None and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert mapping() is None
 
 
 def test_a_running_step_has_an_age_and_can_be_interrupted(running: Running) -> None:

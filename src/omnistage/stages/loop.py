@@ -139,21 +139,30 @@ class StageLoop:
         return self._host
 
     def _run(self, host: StageHost) -> None:
-        while (mail := self._mail(host.has_work())) is not None:
-            if not (mail or host.has_work()):
-                continue  # it only looked up
-            self._step_began_s = self._clock()
-            for one in mail:
-                if isinstance(one, _Word):
-                    host.room_freed()
-                else:
-                    host.handle(one)
-            events = host.step()
-            self._step_began_s = None
-            self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
-            if events:
-                self._owner.report(events)
-            host.measure()
+        while self._turn(host):
+            pass
+
+    def _turn(self, host: StageHost) -> bool:
+        """Waits for something to do and does it; False when the loop is to end. What was read goes with the turn: a payload that
+        stayed within reach of a loop that sleeps would keep the memory it lies in from everybody."""
+        mail = self._mail(host.has_work())
+        if mail is None:
+            return False
+        if not (mail or host.has_work()):
+            return True  # it only looked up
+        self._step_began_s = self._clock()
+        for one in mail:
+            if isinstance(one, _Word):
+                host.room_freed()
+            else:
+                host.handle(one)
+        events = host.step()
+        self._step_began_s = None
+        self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
+        if events:
+            self._owner.report(events)
+        host.measure()
+        return True
 
     def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
         """All that has been posted, None when the loop is to end. One that is not busy sleeps until something is posted."""
