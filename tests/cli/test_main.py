@@ -39,6 +39,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"{__version__}\n", "")
 
 
+def test_the_package_runs_as_a_program() -> None:
+    """Fault: `python -m omnistage` is no program, or one under another name."""
+    words = [sys.executable, "-m", "omnistage", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert "Usage: omnistage " in done.stdout
+
+
 @pytest.mark.parametrize(
     "words", [("nosuch",), ("serve",), ("fetch",), ("generate", "folder"), ("serve", "m", "--port", "x")]
 )

@@ -125,6 +125,16 @@ def test_the_defaults_are_those_of_the_table() -> None:
     assert (deploy.drain_timeout_s, deploy.async_chunk, deploy.inline, deploy.platform) == (30.0, True, False, "cpu")
 
 
+def test_a_queue_without_a_place_is_refused() -> None:
+    """Fault: a server that refuses every request, because each waits in the queue before a stage takes it; an Omni that waits
+    for ever."""
+    with pytest.raises(ConfigError) as caught:
+        resolved({"max_queued_requests": 0})
+    told = ("max_queued_requests: 0 is not accepted; accepted: an integer in [1, 1048576]",)
+    assert problems_of(caught.value) == told
+    assert resolved({"max_queued_requests": 1}).deploy.max_queued_requests == 1
+
+
 def test_without_async_chunk_no_edge_streams() -> None:
     """Fault: a stage that still gets pieces; the answer to the caller gathered as well."""
     resolution = resolved({"async_chunk": False})

@@ -165,7 +165,7 @@ _PIPELINE_KEYS = (
     _pipeline("request_timeout_s", _SECONDS, 600.0, "A request that has not ended by then fails."),
     _pipeline(
         "max_queued_requests",
-        Integer(0, 2**20),
+        Integer(1, 2**20),
         256,
         "Requests that may be open beyond what stages have places for; more are refused.",
     ),
