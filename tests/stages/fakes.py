@@ -1,5 +1,6 @@
 """Fakes for the parts that every stage shares: a connector with little room, an engine that does as it is told."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from omnistage.core.errors import PayloadTooLargeError, UnsupportedByModelError
 from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor
 from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.doorway import Doorway
 
 
 class TightConnector:
@@ -119,3 +121,8 @@ def rows(*values: float, **metadata: Any) -> MultimodalPayload:
 
 def text(delta: str) -> MultimodalPayload:
     return MultimodalPayload(metadata={"text": delta})
+
+
+def quiet_door() -> Doorway:
+    """A door at which no mail comes in."""
+    return Doorway(os.eventfd(0), lambda: None)

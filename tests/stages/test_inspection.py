@@ -5,6 +5,7 @@ from omnistage.stages.loop import StageLoop
 from omnistage.wire.messages import Cancel, CancelDone, Control, ControlDone
 from omnistage.wire.worker import Ready
 from tests.fakes import echo_config
+from tests.stages.fakes import quiet_door
 from tests.stages.test_worker import WHERE, Process, submit
 
 ASK = Control(**WHERE, call_id="look", stage_id=0, name="debug_state")
@@ -35,7 +36,7 @@ def test_what_cannot_be_looked_at_is_told_and_ends_nothing() -> None:
     def broken() -> object:
         raise OSError("no such file")
 
-    loop = StageLoop(3, lambda: None, owner=None)  # type: ignore[arg-type, return-value]
+    loop = StageLoop(3, lambda: None, owner=None, door=quiet_door())  # type: ignore[arg-type, return-value]
     done = answer(ASK, loop, {}, 0, figures=broken)
     assert done.error is not None and "no such file" in done.error.message
     assert answer(ASK, loop, {}, 2).result["stage"] == {"mail": 0, "step_age_s": 0.0}

@@ -19,6 +19,7 @@ from omnistage.stages.host import Fed, StageHost
 from omnistage.stages.loop import StageLoop
 from omnistage.wire.messages import CLIENT, Cancel, CancelDone, Emitted, Feed, StageDone, Submit, WorkerEvent
 from tests.fakes import SLEEP_S, echo_config, request_of
+from tests.stages.fakes import quiet_door
 
 DEADLINE_S = 5.0
 
@@ -84,7 +85,7 @@ class Running:
         built = build_host(echo_config(), {"shm": InprocConnector()})
         self.host = CountingHost(built.config, built._engine, {"shm": InprocConnector()})
         self.may_load = threading.Event()
-        self.loop = StageLoop(0, self._build, self.owner)
+        self.loop = StageLoop(0, self._build, self.owner, quiet_door())
         self.loop.start()
 
     def _build(self) -> StageHost:
@@ -218,7 +219,7 @@ def test_a_stage_that_cannot_be_loaded_says_why_and_ends() -> None:
     def build() -> StageHost:
         raise FileNotFoundError("no weights")
 
-    loop = StageLoop(3, build, owner)
+    loop = StageLoop(3, build, owner, quiet_door())
     loop.start()
     assert loop.join(DEADLINE_S)
     assert [str(error) for error in owner.load_errors] == ["no weights"]
@@ -239,7 +240,8 @@ def test_stages_of_one_process_load_one_after_the_other() -> None:
         inside -= 1
         return build_host(echo_config(), {"shm": InprocConnector()})
 
-    loops = [StageLoop(stage_id, build, owner, build_lock=lock) for stage_id in range(2)]
+    door = quiet_door()
+    loops = [StageLoop(stage_id, build, owner, door, build_lock=lock) for stage_id in range(2)]
     for loop in loops:
         loop.start()
     for loop in loops:

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,7 +87,8 @@ class FakeChannel:
             return not self.deaf
 
     def receive(self) -> list[ToWorker]:
-        os.eventfd_read(self._event)
+        with suppress(BlockingIOError):  # another thread was there first
+            os.eventfd_read(self._event)
         with self._changed:
             waiting, self._waiting = self._waiting, []
             return waiting

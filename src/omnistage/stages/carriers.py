@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
 from omnistage.config.stage import arena_edges
 from omnistage.connectors.base import OmniConnector
@@ -17,6 +18,14 @@ from omnistage.wire.plan import WorkerPlan
 
 Fetching = Callable[[Callable[[], None]], OmniConnector]
 """`fetching(arrived)`: a connector whose readers fetch, and which calls `arrived`, in any thread, when a fetch has ended."""
+
+
+class ArenaConnector(OmniConnector, Protocol):
+    """A connector whose readers attach other replicas' arenas, and their segments by `key`."""
+
+    def attach(self, owner: str, epoch: int, descriptor: int, key: int | None = None) -> None: ...
+
+    def detach(self, owner: str, epoch: int, key: int | None = None) -> None: ...
 
 
 def shm_connector(plan: WorkerPlan, life_line: socket.socket) -> ShmConnector:

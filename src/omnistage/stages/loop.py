@@ -1,7 +1,8 @@
 """A step thread and its mailbox: loads one stage, then hands over mail and steps while there is something to do.
 
 `post`, `room_freed`, `interrupt`, `stop` and the figures may be used from any thread; mail may be posted before the stage
-has loaded. An idle loop sleeps until something is posted. The mailbox is bounded by those who post: windows bound the
+has loaded. An idle loop sleeps at the door where mail comes in and reads it itself, or, where another one of its process does
+that, until something is posted. The mailbox is bounded by those who post: windows bound the
 items of a request, and dispatch the requests of a stage. Times are seconds of `clock`.
 Knows nothing of sockets; `report` gets what a step had to say, in the step thread.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from omnistage.modeling.progress import listening
+from omnistage.stages.doorway import Doorway
 from omnistage.stages.host import Mail, StageHost
 from omnistage.wire.messages import WorkerEvent
 
@@ -55,6 +57,7 @@ class StageLoop:
         stage_id: int,
         build: Callable[[], StageHost],
         owner: LoopOwner,
+        door: Doorway,
         *,
         build_lock: threading.Lock | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,6 +66,7 @@ class StageLoop:
         self.first_step_done = False
         self._build = build
         self._owner = owner
+        self._door = door
         self._build_lock = build_lock or threading.Lock()
         self._clock = clock
         self._host: StageHost | None = None
@@ -77,11 +81,11 @@ class StageLoop:
         self._thread.start()
 
     def post(self, mail: Mail) -> None:
-        self._posted.put(mail)
+        self._put(mail)
 
     def room_freed(self) -> None:
         """To be called after every release of a reference that this process owns."""
-        self._posted.put(_Word.ROOM_FREED)
+        self._put(_Word.ROOM_FREED)
 
     def interrupt(self, request_id: str) -> None:
         """Asks a running step to end early; to be called after the Cancel was posted."""
@@ -92,7 +96,11 @@ class StageLoop:
     def stop(self) -> None:
         """Ends the loop after its current step; mail that is waiting is not read."""
         self._stopping = True
-        self._posted.put(_Word.STOP)
+        self._put(_Word.STOP)
+
+    def _put(self, posted: Mail | _Word) -> None:
+        self._posted.put(posted)
+        self._door.ring(self)
 
     def join(self, timeout_s: float) -> bool:
         """True if the thread has ended."""
@@ -165,10 +173,11 @@ class StageLoop:
         return True
 
     def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
-        """All that has been posted, None when the loop is to end. One that is not busy sleeps until something is posted."""
+        """All that has been posted, None when the loop is to end. One that is not busy sleeps first."""
+        slept = is_busy or self._door.sleep(self, lambda: not self._posted.empty(), IDLE_WAIT_S)
         mail: list[Mail | _Word] = []
         try:
-            mail.append(self._posted.get(not is_busy, IDLE_WAIT_S))
+            mail.append(self._posted.get(not slept, IDLE_WAIT_S))
             while True:
                 mail.append(self._posted.get_nowait())
         except queue.Empty:

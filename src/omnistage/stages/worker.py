@@ -1,7 +1,7 @@
 """The process of one replica: `python -m omnistage.stages.worker`, with its plan (wire.plan) on standard input.
 
     main thread: socket, life line, heartbeat; payloads are fetched here, cancels interrupt here     (class Worker)
-    one thread per stage: loads the stage, then steps                                                (stages.loop)
+    one thread per stage: loads the stage, then steps; an idle one takes the socket over             (stages.loop, stages.doorway)
 
 The environment (threads, allocator) is set by whoever starts the process: libraries read it when they are loaded. Signals
 of a terminal or a process group are ignored, because the server decides when a worker ends: by Shutdown (after the current
@@ -34,7 +34,8 @@ from omnistage.connectors.segments import memory_of
 from omnistage.core.errors import ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
 from omnistage.stages.build import build_host
-from omnistage.stages.carriers import Fetching, shm_connector, tcp_fetching
+from omnistage.stages.carriers import ArenaConnector, Fetching, shm_connector, tcp_fetching
+from omnistage.stages.doorway import Doorway
 from omnistage.stages.host import StageHost
 from omnistage.stages.inspection import answer
 from omnistage.stages.intake import IntakeState
@@ -81,14 +82,6 @@ class Channel(Protocol):
     def receive(self) -> list[ToWorker]: ...
 
 
-class ArenaConnector(OmniConnector, Protocol):
-    """A connector whose readers attach other replicas' arenas, and their segments by `key`."""
-
-    def attach(self, owner: str, epoch: int, descriptor: int, key: int | None = None) -> None: ...
-
-    def detach(self, owner: str, epoch: int, key: int | None = None) -> None: ...
-
-
 class Worker:
     """See the module. `connector` carries payloads to other processes, and the one that `fetching` makes to other hosts; inside
     this one they go over by reference. `run` is the main thread's loop and returns the exit code; the callbacks of LoopOwner
@@ -113,6 +106,7 @@ class Worker:
         self._connectors: dict[str, OmniConnector] = {connector.name: connector, inside.name: inside}
         self._clock = clock
         self._lock = threading.Lock()
+        self._hands = threading.RLock()  # held by whoever takes in what is heard here
         self._load_notes: dict[int, str] = {}
         self._told_ready = False
         self._ended = 0
@@ -123,12 +117,14 @@ class Worker:
         if fetching is not None:
             far = fetching(self._arrived)
             self._connectors[far.name] = far
+        self._door = Doorway(channel.fileno(), self._read_channel)
         build_lock = threading.Lock()
         self._loops = {
             config.stage_id: StageLoop(
                 config.stage_id,
                 functools.partial(build, config, self._connectors),
                 self,
+                self._door,
                 build_lock=build_lock,
                 clock=clock,
             )
@@ -199,7 +195,7 @@ class Worker:
         self._send(Hello(process=plan.process, replica=plan.replica, epoch=plan.epoch, pid=os.getpid()))
         self._life_line.setblocking(False)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._channel.fileno(), selectors.EVENT_READ, self._read_channel)
+            selector.register(self._door, selectors.EVENT_READ, self._read_channel)
             selector.register(self._life_line, selectors.EVENT_READ, self._read_life_line)
             selector.register(self._wake, selectors.EVENT_READ, self._read_wake)
             for preparing in self._preparing.values():
@@ -208,6 +204,7 @@ class Worker:
                 self.loading(stage_id, 0.0, "loading")
                 loop.start()
             self._serve(selector)
+            self._door.close()
             for preparing in self._preparing.values():
                 preparing.close()
         with self._lock:
@@ -220,14 +217,17 @@ class Worker:
         next_beat_s = self._clock()
         while self._exit_code is None:
             now_s = self._clock()
-            if now_s >= next_beat_s:
-                self._beat(now_s)
-                next_beat_s = now_s + self._plan.heartbeat_s
-            for preparing in self._preparing.values():
-                preparing.turn(now_s)
-            due_s = min([next_beat_s, *(preparing.deadline for preparing in self._preparing.values())])
-            for key, _ in selector.select(max(0.0, due_s - self._clock())):
-                key.data()
+            with self._hands:
+                if now_s >= next_beat_s:
+                    self._beat(now_s)
+                    next_beat_s = now_s + self._plan.heartbeat_s
+                for preparing in self._preparing.values():
+                    preparing.turn(now_s)
+                due_s = min([next_beat_s, *(preparing.deadline for preparing in self._preparing.values())])
+            ready = selector.select(max(0.0, due_s - self._clock()))
+            with self._hands:
+                for key, _ in ready:
+                    key.data()
 
     def _beat(self, now_s: float) -> None:
         self._intake.fail_overdue(now_s)
@@ -256,8 +256,10 @@ class Worker:
             self._exit(EXIT_STOPPED)
 
     def _read_channel(self) -> None:
-        for message in self._channel.receive():
-            self._dispatch(message)
+        """In the main thread, or in a step thread that has nothing else to do."""
+        with self._hands:
+            for message in self._channel.receive():
+                self._dispatch(message)
 
     def _dispatch(self, message: ToWorker) -> None:
         match message:
@@ -307,6 +309,8 @@ class Worker:
             self._loops[message.stage_id].post(message)
         else:
             preparing.submit(message)
+            with self._lock:
+                self._wake_up()  # the main thread, for what is due now
 
     def _cancel(self, message: Cancel) -> None:
         """The mail first, the interruption second: a step that ends early finds the cancel waiting."""
