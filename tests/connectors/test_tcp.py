@@ -21,6 +21,7 @@ from omnistage.connectors.tcp_peers import LARGEST_QUESTION_NBYTES
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import PayloadRef
 from tests.connectors.pairs import CAPACITY, HOSTS, big, payload_of
+from tests.runtime.harness import halt
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -61,12 +62,6 @@ def eventually(connector: TcpConnector, figure: str, value: float) -> bool:
     while connector.health()[figure] != value and time.monotonic() < deadline:
         time.sleep(0.005)
     return connector.health()[figure] == value
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Halts a process. The signal alone does not: until all its threads have heard of it, one may still answer."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 @pytest.fixture
@@ -166,7 +161,7 @@ def test_a_killed_owner_is_an_error_at_once(far: tuple[subprocess.Popen[bytes], 
     process, ref = far
     reader = connector("b/0", HOSTS[1], wait_s=8.0)
     assert reader.get(ref).numpy("t0").sum() == 3 * MIB
-    stop(process)
+    halt(process.pid)
     assert not reader.can_read(ref)
     process.kill()
     process.wait(5)
@@ -184,7 +179,7 @@ def test_an_owner_that_hangs_is_an_error_at_the_deadline(far: tuple[subprocess.P
     process, ref = far
     reader, near = connector("b/0", HOSTS[1], wait_s=0.5), connector("a/0")
     assert reader.get(ref).numpy("t0")[0] == 3
-    stop(process)
+    halt(process.pid)
     began = time.monotonic()
     assert not reader.can_read(ref)
     assert reader.get(put(near)).numpy("t0").sum() == 7 * MIB and time.monotonic() - began < 0.4

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -176,6 +177,21 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+def halt(pid: int) -> None:
+    """Stops it, and returns when it stands still. The signal alone does not: until all its threads have heard of it, one may
+    still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: all(stands_still(thread) for thread in Path(f"/proc/{pid}/task").iterdir()), 15.0)
+
+
+def stands_still(thread: Path) -> bool:
+    """True if that thread (a folder of /proc) was stopped by a signal, or has ended meanwhile."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def workers_of(pid: int) -> list[int]:

@@ -27,6 +27,7 @@ from tests.runtime.harness import (
     cpu_s,
     driver,
     eventually,
+    halt,
     machine,
     pids,
     request,
@@ -116,7 +117,7 @@ def test_a_stopped_worker_that_says_nothing_is_killed(tmp_path: Path, monkeypatc
     monkeypatch.setattr("omnistage.runtime.supervisor.DOUBT_S", 1.0)
     runtime = started(stage(0, "counter", tmp_path), restart_first_s=0.1)
     pid = pids(runtime)["counter"]
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     assert eventually(lambda: runtime.status().stages == {"counter": "silent"})
     assert runtime.status().state == "degraded" and alive(pid)
     assert eventually(lambda: not alive(pid), 10.0)
@@ -241,7 +242,7 @@ def test_closing_leaves_no_process_thread_or_file(tmp_path: Path, monkeypatch: p
         assert caller.end(1.0).outcome == "failed"
     assert not workers_of(os.getpid())
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == (threads, descriptors)
-    assert set(Path("/dev/shm").iterdir()) == shared and not list(temporary.iterdir())
+    assert set(Path("/dev/shm").iterdir()) <= shared and not list(temporary.iterdir())
 
 
 def test_a_hung_step_does_not_hold_up_closing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from omnistage.runtime import driver_process
 from omnistage.runtime import remote as remote_module
 from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.remote import RemoteDriver
-from tests.runtime.harness import Caller, alive, driver, eventually, pids, remote, request, two_stages
+from tests.runtime.harness import Caller, alive, driver, eventually, halt, pids, remote, request, two_stages
 
 FAULTY = "tests.runtime.faulty_driver"
 
@@ -184,7 +184,7 @@ def test_a_driver_that_is_killed_is_replaced(shared: RemoteDriver, folder: Path)
     callers[0].next()
     answers: queue.Queue[Any] = queue.Queue()
     workers, before = pids(shared), [replica.restarts for replica in shared.status().replicas]
-    os.kill(workers["voice"], signal.SIGSTOP)
+    halt(workers["voice"])
     shared.control("debug_state", {}, lambda results, error: answers.put(error))
     os.kill(driver_pid(shared), signal.SIGKILL)
     for caller in callers:
@@ -223,7 +223,7 @@ def test_a_driver_whose_loop_stands_still_is_killed(
     runtime.start()
     assert eventually(lambda: runtime.status().state == "ready", 20.0)
     stopped = driver_pid(runtime)
-    os.kill(stopped, signal.SIGSTOP)
+    halt(stopped)
     assert eventually(lambda: runtime.status().state == "degraded")
     assert runtime.status().reason == "the driver process has said nothing for 0.8 s"
     os.kill(stopped, signal.SIGCONT)
@@ -231,7 +231,7 @@ def test_a_driver_whose_loop_stands_still_is_killed(
     assert eventually(lambda: zygote_pid(runtime) is not None, 15.0)
     zygote = zygote_pid(runtime)
     assert zygote is not None
-    os.kill(zygote, signal.SIGSTOP)
+    halt(zygote)
     closed = Caller(runtime, request("hang")).end(5.0)
     assert closed.error is not None
     assert closed.error.message == "the driver process said nothing for 2 s and was killed"
@@ -283,7 +283,7 @@ def test_closing_waits_for_no_driver_that_hangs(tmp_path: Path, monkeypatch: pyt
     descriptors = len(os.listdir("/proc/self/fd"))
     runtime = ready(remote(*two_stages(tmp_path)))
     everyone = [driver_pid(runtime), *pids(runtime).values()]
-    os.kill(everyone[0], signal.SIGSTOP)
+    halt(everyone[0])
     began = time.monotonic()
     runtime.close(0.0)
     assert time.monotonic() - began < 5.0
