@@ -27,6 +27,12 @@ def load_runner() -> ModuleType:
 runner = load_runner()
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's tests need no plugin; loading the installed ones takes most of such a run."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A package with one function and two tests, one of which looks at it."""

