@@ -44,3 +44,20 @@ def test_large_memory_is_given_back() -> None:
         "assert rss() < before + 8 * 2**20, rss() - before\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+
+
+def test_free_memory_is_given_back_when_it_is_asked_for() -> None:
+    """Fault: in a process whose malloc keeps what is free, who computes once in a while keeps the most he ever took."""
+    program = (
+        "from omnistage.obs.process import *\n"
+        "def rss(): return process_figures()['rss_nbytes']\n"
+        "before = rss()\n"
+        "held = [bytes([1]) * 2**20 for _ in range(32)]\n"
+        "kept = held.pop()\n"
+        "del held\n"
+        "assert rss() > before + 24 * 2**20, rss() - before\n"
+        "assert give_free_memory_back()\n"
+        "assert rss() < before + 8 * 2**20, rss() - before\n"
+    )
+    keeping = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30, env=keeping).returncode == 0

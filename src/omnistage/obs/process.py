@@ -22,6 +22,16 @@ def give_large_memory_back() -> bool:
         return False
 
 
+def give_free_memory_back() -> bool:
+    """What is free within malloc's heaps is the system's again: once, now, in milliseconds. For who has let go of much that he
+    will not need soon, in a process whose other parts want to keep what they free. False where malloc is another's."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
 def process_figures() -> dict[str, Any]:
     """This process. `threads` counts all of them, those of libraries too; `thread_names` are Python's."""
     figures = child_figures(os.getpid())

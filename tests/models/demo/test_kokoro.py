@@ -1,5 +1,8 @@
 """The voice model: deterministic, can be ended from another thread, and its pieces join without a click."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -117,6 +120,31 @@ def test_a_running_synthesis_is_ended_from_another_thread(model: KokoroVoiceMode
     assert np.array_equal(model.speak(LONG, voice), whole)
     fresh = KokoroVoiceModel(demo_weights.speaker_dir)
     assert np.array_equal(fresh.speak(HELLO, voice), model.speak(HELLO, voice))
+
+
+@pytest.mark.weights
+def test_a_voice_that_rests_keeps_no_memory_of_its_longest_utterance(demo_weights: DemoWeights) -> None:
+    """Fault: what a run computes with, or a plan for every length, stays for ever; a run that was ended keeps what it had."""
+    program = f"""
+import sys, threading
+from pathlib import Path
+from omnistage.core.errors import RequestAbortedError
+from omnistage.models.demo.kokoro import *
+from omnistage.obs.process import process_figures
+model, voice, options = KokoroVoiceModel(Path(sys.argv[1])), load_voice("af_heart"), RunOptions()
+model.speak({HELLO!r}, voice)
+before = process_figures()["rss_nbytes"]
+model.speak({LONG[:60]!r}, voice)
+threading.Timer(1.0, lambda: setattr(options, "terminate", True)).start()
+try:
+    model.speak({LONG!r}, voice, 0.5, options)
+except RequestAbortedError:
+    print((process_figures()["rss_nbytes"] - before) >> 20)
+"""
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
+    words = [sys.executable, "-c", program, str(demo_weights.speaker_dir)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120, env=environment)
+    assert int(done.stdout) < 8  # MiB
 
 
 @pytest.mark.weights

@@ -32,6 +32,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError, RequestAbortedError
+from omnistage.obs.process import give_free_memory_back
 
 SAMPLE_RATE_HZ = 24_000
 MAX_PHONEMES = 510
@@ -39,6 +40,10 @@ STYLE_SIZE = 256
 _PAD = 0  # token at both ends of an utterance
 _BROKEN = (Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile, NotImplemented, RuntimeException)
 _TERMINATED = "terminate flag"  # of onnxruntime's message
+_SHRINK = (
+    "memory.enable_memory_arena_shrinkage",
+    "cpu:0",
+)  # after a run its arena gives back what it took beyond the weights
 
 _SILENCE = 0.002  # -54 dB of full scale; the model's own pauses lie 20 dB below
 _LEAD_MS = 40.0
@@ -89,6 +94,7 @@ class KokoroVoiceModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # a plan for every length that was ever said, and no faster
         path = folder / "model.onnx"
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -110,18 +116,24 @@ class KokoroVoiceModel:
         """The model's samples as they are, [n], with its near silence of 0.3 to 0.6 s at both ends.
 
         `style`: [256]. Raises RequestAbortedError when `run_options.terminate` was set while it ran or before.
+        What a run computes with is given back at its end, 150 MB for 150 phonemes: a voice that rests keeps none of it,
+        however long its longest utterance was.
         """
+        options = run_options or RunOptions()
+        options.add_run_config_entry(*_SHRINK)
         inputs = {
             "tokens": self.encode(phonemes),
             "style": style.reshape(1, STYLE_SIZE),
             "speed": np.array([speed], dtype=np.float32),
         }
         try:
-            samples: NDArray[np.float32] = self._session.run(None, inputs, run_options)[0]
+            samples: NDArray[np.float32] = self._session.run(None, inputs, options)[0]
         except Fail as error:
             if _TERMINATED in str(error):
                 raise RequestAbortedError("the synthesis was ended") from error
             raise
+        finally:
+            give_free_memory_back()  # the runtime has given it to malloc, which keeps it in a worker
         return samples
 
     def speak(
