@@ -6,6 +6,8 @@ Every scene takes a folder and the count of faults by kind, and returns violatio
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -168,6 +170,23 @@ def server_killed(folder: Path, faults: Counter[str], moments: Iterable[str] = K
     return found
 
 
+def stopped_outlive_nobody(folder: Path, faults: Counter[str], drivers: Iterable[bool] = (False, True)) -> list[str]:
+    """kill -9 of the server while everything that it has started stands still: they come to an end all the same."""
+    found: list[str] = []
+    for apart in drivers:
+        with served(folder / f"apart-{apart}", engine_process=apart) as server:
+            server.wait_ready()
+            server.wait_for_zygote()
+            for pid in server.pids():
+                if pid != server.process.pid:
+                    os.kill(pid, signal.SIGSTOP)
+            faults["kill -9 of the server"] += 1
+            server.kill()
+            where = "with a driver of its own" if apart else "with its driver inside"
+            found += [f"{where}: {what}" for what in _nobody_is_left(server, where)]
+    return found
+
+
 def _server_killed(server: ServerProcess, when: str) -> list[str]:
     found: list[str] = []
     if when == "while it starts":
@@ -176,10 +195,14 @@ def _server_killed(server: ServerProcess, when: str) -> list[str]:
     else:
         server.wait_ready()
         found = told(_killed_under(server, when))
+    return found + _nobody_is_left(server, when)
+
+
+def _nobody_is_left(server: ServerProcess, when: str) -> list[str]:
     began = time.monotonic()
     gone = eventually(lambda: not server.pids(), ORPHANS_S)
     print(f"  {when}: no process after {time.monotonic() - began:.1f} s")
-    found += [] if gone else [f"processes are left after {ORPHANS_S:g} s: {server.pids()}"]
+    found = [] if gone else [f"processes are left after {ORPHANS_S:g} s: {server.pids()}"]
     return found + [f"left behind: {name}" for name in server.files()]
 
 
@@ -339,6 +362,7 @@ SCENES: dict[str, Scene] = {
     "poison": poison,
     "strikes": strikes,
     "server_killed": server_killed,
+    "stopped_outlive_nobody": stopped_outlive_nobody,
     "driver_killed": driver_killed,
     "slow_callers": slow_callers,
     "four_at_once": four_at_once,

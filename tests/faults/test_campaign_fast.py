@@ -45,6 +45,12 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
     assert scenes.server_killed(tmp_path, Counter(), ["under work"]) == []
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_stands_still_does_not_outlive_a_killed_server(tmp_path: Path, apart: bool) -> None:
+    """Fault: a stopped process does not see its life line end, and keeps itself and all that it holds for ever."""
+    assert scenes.stopped_outlive_nobody(tmp_path, Counter(), [apart]) == []
+
+
 def test_a_start_without_memory_says_so(tmp_path: Path) -> None:
     """Fault: a server without an arena hangs, or ends without a word."""
     assert memory.no_arena(tmp_path, Counter(), [memory.MORE_THAN_THERE_IS]) == []

@@ -1,16 +1,18 @@
-"""What a process occupies, asked of the system: memory, threads, open files; and how it gives memory back. Linux. Knows nothing of
-what the process does."""
+"""What a process occupies, asked of the system: memory, threads, open files; how it gives memory back; and what the death of its
+parent does to it. Linux. Knows nothing of what the process does."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 LARGE_NBYTES = 128 * 1024
 _M_MMAP_THRESHOLD = -3  # of malloc.h
+_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 
 
 def give_large_memory_back() -> bool:
@@ -30,6 +32,20 @@ def give_free_memory_back() -> bool:
     except (OSError, AttributeError):
         return False
     return True
+
+
+def live_by_a_life_line() -> None:
+    """For a process that ends when its life line does, and by nothing else that is polite: signals of a terminal or of a group are
+    ignored. One that has been stopped reads no end, so it goes on when whoever started it dies."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal_at_parents_death(signal.SIGCONT)
+
+
+def signal_at_parents_death(number: signal.Signals) -> None:
+    """From now on this process gets the signal from the kernel when the thread that started it ends. A stopped one gets it too:
+    SIGCONT and SIGKILL move it at once."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def process_figures() -> dict[str, Any]:

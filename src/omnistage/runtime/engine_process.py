@@ -12,7 +12,6 @@ import logging
 import os
 import select
 import selectors
-import signal
 import socket
 import sys
 import threading
@@ -28,7 +27,7 @@ from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.core.payload import Tensor
 from omnistage.obs.figures import StageFigures
 from omnistage.obs.log import configure_logging
-from omnistage.obs.process import give_large_memory_back, process_figures
+from omnistage.obs.process import give_large_memory_back, live_by_a_life_line, process_figures
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, ReplicaStatus
 from omnistage.runtime.driver import Driver
@@ -321,8 +320,7 @@ def _end_with(life_line: socket.socket) -> None:
 
 def main() -> None:
     """Ends by `os._exit`: nothing that hangs must keep it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    live_by_a_life_line()
     plan = DriverPlan.decode(sys.stdin.buffer.read())
     configure_logging(plan.log_level)
     give_large_memory_back()

@@ -16,7 +16,6 @@ import functools
 import logging
 import os
 import selectors
-import signal
 import socket
 import sys
 import threading
@@ -33,6 +32,7 @@ from omnistage.connectors.inproc import InprocConnector
 from omnistage.connectors.segments import memory_of
 from omnistage.core.errors import ErrorInfo, OmniError
 from omnistage.obs.log import configure_logging
+from omnistage.obs.process import live_by_a_life_line
 from omnistage.stages.build import build_host
 from omnistage.stages.carriers import ArenaConnector, Fetching, shm_connector, tcp_fetching
 from omnistage.stages.doorway import Doorway
@@ -374,8 +374,7 @@ class Worker:
 
 def main() -> None:
     """The life of a worker process. It ends by `os._exit`: a hanging step or a library's atexit handler must not keep it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    live_by_a_life_line()
     configure_logging(log_level())
     plan = WorkerPlan.decode(sys.stdin.buffer.read())
     life_line = socket.socket(fileno=plan.life_line)

@@ -29,6 +29,7 @@ from typing import NoReturn
 import msgspec
 
 from omnistage.connectors.memory import create_memory
+from omnistage.obs.process import live_by_a_life_line
 from omnistage.stages.build import modules_of
 from omnistage.wire.plan import WorkerPlan
 from omnistage.wire.zygote import Ended, Forked, ForkRefused, FromZygote, ZygotePlan, ZygoteReady, hear_order, say
@@ -195,8 +196,7 @@ def _print(line: str) -> None:
 
 def main() -> None:
     """The life of a zygote. It ends by `os._exit`: an import that goes on must not keep it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    live_by_a_life_line()
     plan = ZygotePlan.decode(_read_all(0))
     os.set_inheritable(plan.control, False)
     code = 1

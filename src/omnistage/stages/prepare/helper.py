@@ -7,7 +7,6 @@ terminal or a process group are ignored: the worker decides. What the processor 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from omnistage.core.errors import ErrorInfo, PayloadTooLargeError
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import RepeatableProcessor
 from omnistage.obs.log import configure_logging
+from omnistage.obs.process import signal_at_parents_death
 from omnistage.stages.prepare.coding import encode
 from omnistage.stages.prepare.messages import (
     SLACK_NBYTES,
@@ -36,8 +36,6 @@ from omnistage.stages.prepare.messages import (
     frame,
     read_frame,
 )
-
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(line: socket.socket) -> None:
@@ -81,7 +79,7 @@ def answer(config: StageConfig, processor: Any, request: OmniRequest) -> Answer:
 
 def die_with(parent: int) -> None:
     """From now on the kernel ends this process when the thread that started it ends; also one that hangs in a library."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal_at_parents_death(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
