@@ -7,7 +7,7 @@
     clients.py   callers over plain sockets: fast, slow, and such as leave
     faults.py    the kinds of faults: how each is ordered and what its request may answer
     checks.py    the nine invariants
-    scenes.py    deaths, strikes, a killed server, slow callers; memory.py: memory that is not there
+    scenes.py    deaths, strikes, a killed server, slow callers; memory.py: memory, also where there is none
     demo.py      the built-in model
     campaign.py  the runner, `make faults` (SEED= repeats a run)
 

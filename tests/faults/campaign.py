@@ -26,7 +26,7 @@ import yaml
 from tests.faults import checks, demo, memory, scenes
 from tests.faults.clients import Heard, all_of
 from tests.faults.faults import FAULTS, GENTLE, OFTEN, VIOLENT, asked_with
-from tests.faults.server import OTHERS, ServerProcess, eventually
+from tests.faults.server import OTHERS, ServerProcess
 
 STAGES = ("thinker", "prosody", "speaker")
 STEP_TIMEOUT_S = 2.5
@@ -97,8 +97,7 @@ async def wave(server: ServerProcess, random: Random, first: int, size: int, *, 
         if violent:
             await tasks.pop()
     finally:
-        whole = await asyncio.to_thread(eventually, lambda: server.health()[0] == 200, checks.WHOLE_S)
-        await asyncio.sleep(0.15)
+        whole = await asyncio.to_thread(watch.whole)
         for task in tasks:
             task.cancel()
     where = f"wave at {first}"
@@ -125,9 +124,7 @@ async def _kill_some(server: ServerProcess, watch: checks.Watch, random: Random,
             if random.random() < 0.5 and await asyncio.to_thread(server.kill_some_other, kind) is not None:
                 report.faults[f"kill -9 of a {kind}"] += 1
         stage = random.choice(STAGES)
-        at_s = time.monotonic()
-        if await asyncio.to_thread(server.kill_worker, stage) is not None:
-            watch.kills.append((at_s, stage))
+        if await asyncio.to_thread(watch.kill, stage):
             report.faults["kill -9 of a worker"] += 1
         await asyncio.sleep(2.0)
 
@@ -146,14 +143,14 @@ def waves(random: Random, folder: Path, requests: int, report: Report, *, first:
         asyncio.run(_warm_up(server))
         server.wait_for_zygote()
         before = server.descriptors(), server.threads()
-        held_before = server.debug_state()
+        rest = checks.Rest.of(server)
         sizes = [server.rss_nbytes()[server.process.pid]]
         asked, count = 0, 0
         while asked < requests:
             size = min(random.randint(25, 60), requests - asked)
             violent = size > 8 and count % 5 in (1, 3)
             asyncio.run(wave(server, random, first + asked, size, violent=violent, report=report))
-            report.violated(f"wave at {first + asked}", checks.unchanged(server, held_before))
+            report.violated(f"wave at {first + asked}", rest.differs(server))
             sizes.append(server.rss_nbytes()[server.process.pid])
             asked, count = asked + size, count + 1
         after = server.descriptors(), server.threads()

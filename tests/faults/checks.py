@@ -24,7 +24,7 @@ from typing import Any
 from tests.faults.clients import Asked, Heard
 from tests.faults.family import RATE, expected
 from tests.faults.faults import DIED, FAULTS
-from tests.faults.server import ServerProcess
+from tests.faults.server import ServerProcess, eventually, killed
 from tests.states import MEMORY, differences
 
 WAV_HEADER_NBYTES = 44
@@ -162,24 +162,39 @@ def _some_of(figures: dict[str, Any], names: Sequence[str]) -> list[tuple[str, A
     return [(name, figures[name]) for name in names]
 
 
-def unchanged(server: ServerProcess, before: dict[str, Any]) -> list[str]:
-    """What /debug/state shows in any process, `QUIET_S` after the last request, that it did not show `before`."""
-    assert {"server", "workers"} <= before.keys(), before
-    deadline = time.monotonic() + QUIET_S
-    while (found := _grown(before, server.debug_state())) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return found
+@dataclass(slots=True)
+class Rest:
+    """What a server holds when nobody asks for anything: `state` is what /debug/state showed at first, `memory` (bytes, by pid)
+    what each worker had when it was first seen at rest. One that was started anew is another, with memory of its own."""
 
+    state: dict[str, Any]
+    memory: dict[int, int] = field(default_factory=dict)
 
-def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Memory is compared of processes that are the same: of one that was forked, what it shares counts as its own."""
-    workers = {
-        name: {**worker, "process": {**worker["process"], MEMORY: old["process"][MEMORY]}}
-        if (old := before["workers"].get(name)) and old["process"]["pid"] != worker["process"]["pid"]
-        else worker
-        for name, worker in after.get("workers", {}).items()
-    }
-    return differences(_settled(before), {**_settled(after), "workers": workers})
+    @classmethod
+    def of(cls, server: ServerProcess) -> Rest:
+        rest = cls(server.debug_state())
+        assert {"server", "workers"} <= rest.state.keys(), rest.state
+        rest._meet(rest.state)
+        return rest
+
+    def differs(self, server: ServerProcess) -> list[str]:
+        """What is not at rest as it was, `QUIET_S` after the last request."""
+        deadline = time.monotonic() + QUIET_S
+        while (found := self._differences(server.debug_state())) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+    def _meet(self, state: dict[str, Any]) -> None:
+        for worker in state.get("workers", {}).values():
+            self.memory.setdefault(worker["process"]["pid"], worker["process"][MEMORY])
+
+    def _differences(self, now: dict[str, Any]) -> list[str]:
+        self._meet(now)
+        workers = {}
+        for name, worker in self.state["workers"].items():
+            pid = now.get("workers", {}).get(name, worker)["process"]["pid"]
+            workers[name] = {**worker, "process": {**worker["process"], MEMORY: self.memory[pid]}}
+        return differences(_settled({**self.state, "workers": workers}), _settled(now))
 
 
 def _settled(state: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +209,8 @@ def _settled(state: dict[str, Any]) -> dict[str, Any]:
 
 def grows(sizes: Sequence[int]) -> list[str]:
     """Resident memory after every wave. It may come to its size in the first half (every thread of the C library keeps what its
-    largest answer took) and is flat from then on. A short run is no more than that beginning, and bounded by `unchanged`."""
+    largest answer took) and is flat from then on. A short run is no more than that beginning, and bounded by `Rest`; the scene
+    `flat` is long enough for every process."""
     if len(sizes) < LONG_RUN:
         return []
     half = len(sizes) // 2
@@ -215,7 +231,8 @@ class Look:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at /health all the time; `kills` are (time, stage) of workers that were killed from outside."""
+    """Looks at /health all the time; `kills` are (time, stage) of workers that were killed from outside. What must be seen between
+    a death and the restart, a tenth of a second later, is not left to the beat of the looks: whoever kills looks himself."""
 
     server: ServerProcess
     looks: list[Look] = field(default_factory=list)
@@ -224,10 +241,32 @@ class Watch:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            began = time.monotonic()
-            status, body = await asyncio.to_thread(self.server.health)
-            self.looks.append(Look(began, time.monotonic() - began, status, body.get("stages", {})))
+            await asyncio.to_thread(self.look)
             await asyncio.sleep(0.05)
+
+    def look(self) -> Look:
+        """One look, in any thread."""
+        began = time.monotonic()
+        status, body = self.server.health()
+        look = Look(began, time.monotonic() - began, status, body.get("stages", {}))
+        self.looks.append(look)
+        return look
+
+    def kill(self, stage: str) -> bool:
+        """kill -9 of the stage's worker, and looks without a pause until it is told, for TRUTH_S at most; False if there is none
+        now. `stage` is the worker's process too."""
+        pid = self.server.worker_pid(stage)
+        at_s = time.monotonic()
+        if killed(pid) is None:
+            return False
+        self.kills.append((at_s, stage))
+        while self.look().stages.get(stage) == "ready" and time.monotonic() < at_s + TRUTH_S:
+            pass
+        return True
+
+    def whole(self, timeout_s: float = WHOLE_S) -> bool:
+        """Looks until all is well; False at the deadline."""
+        return eventually(lambda: self.look().status == 200, timeout_s)
 
     @property
     def p99_s(self) -> float:
@@ -238,8 +277,8 @@ class Watch:
         if self.p99_s > HEALTH_P99_S:
             found.append(f"/health p99 {self.p99_s * 1000:.0f} ms (load {os.getloadavg()[0]:.1f} of {os.cpu_count()})")
         for at_s, stage in self.kills:
-            seen = [look for look in self.looks if look.at_s >= at_s and look.stages.get(stage) != "ready"]
-            if not seen or seen[0].at_s > at_s + TRUTH_S:
+            seen = [look.at_s for look in self.looks if look.at_s >= at_s and look.stages.get(stage) != "ready"]
+            if not seen or min(seen) > at_s + TRUTH_S:
                 found.append(f"/health did not tell of the death of {stage} within {TRUTH_S:g} s")
             if not any(
                 look.status == 200 and look.at_s > at_s + look.took_s for look in self.looks if look.at_s > at_s

@@ -7,7 +7,6 @@ Needs the weights that `omnistage fetch demo` brings.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Protocol
 from tests.faults import checks
 from tests.faults.clients import Asked, Heard, all_of
 from tests.faults.faults import DIED
-from tests.faults.server import ServerProcess, eventually
+from tests.faults.server import ServerProcess
 
 REQUESTS = 60
 MAX_TOKENS = 12
@@ -61,15 +60,12 @@ def campaign(random: Random, folder: Path, report: Report) -> None:
         server.wait_ready(120.0)
         asyncio.run(_warm_up(server))
         server.wait_for_zygote()
-        held_before = server.debug_state()
-        answers, sizes = Answers(), [_server_nbytes(server)]
+        rest, answers = checks.Rest.of(server), Answers()
         for wave in range(4):
             asked = [_asked(random, wave * 15 + index) for index in range(REQUESTS // 4)]
             stage = DEATHS[wave // 2] if wave % 2 else None
             asyncio.run(_wave(server, asked, stage, answers, report))
-            report.violated(f"demo wave {wave}", checks.unchanged(server, held_before))
-            sizes.append(_server_nbytes(server))
-        report.violated("demo", checks.grows(sizes))
+            report.violated(f"demo wave {wave}", rest.differs(server))
         code = server.stop()
         report.violated("demo", [] if code == 0 else [f"exit code {code}: {server.words[-500:]}"])
         report.violated("demo", [f"left behind: {name}" for name in server.files()])
@@ -84,10 +80,6 @@ async def _warm_up(server: ServerProcess) -> None:
     random = Random(1)
     asked = [_asked(random, number) for number in range(REQUESTS // 4)]
     await all_of(server.port, asked, together=TOGETHER, model="demo", timeout_s=TIMEOUT_S)
-
-
-def _server_nbytes(server: ServerProcess) -> int:
-    return server.rss_nbytes()[server.process.pid]
 
 
 def _asked(random: Random, number: int) -> Asked:
@@ -114,13 +106,10 @@ async def _wave(server: ServerProcess, asked: list[Asked], dying: str | None, an
     try:
         if dying is not None:
             await asyncio.sleep(2.0)
-            killed_s = time.monotonic()
-            if await asyncio.to_thread(server.kill_worker, dying) is not None:
-                watch.kills.append((killed_s, dying))
+            if await asyncio.to_thread(watch.kill, dying):
                 report.faults["kill -9 of a worker"] += 1
         heard = await asking
-        whole = await asyncio.to_thread(eventually, lambda: server.health()[0] == 200, 30.0)
-        await asyncio.sleep(0.3)
+        whole = await asyncio.to_thread(watch.whole, 30.0)
     finally:
         watching.cancel()
     where = f"demo wave at {asked[0].number}"

@@ -1,4 +1,5 @@
-"""Scenes of memory that is not there: full arenas, arenas that nobody can allocate, a /dev/shm that fills up.
+"""Scenes of memory: that all stays as large as it was, and what is done where there is none: full arenas, arenas that nobody can
+allocate, a /dev/shm that fills up.
 
 They take and return what those of `scenes` do.
 """
@@ -8,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tests.faults import checks
 from tests.faults.clients import Asked, all_of
+from tests.faults.faults import GENTLE, asked_with
 from tests.faults.scenes import WIDE, Scene, served
 from tests.faults.server import ServerProcess, eventually
 
@@ -24,6 +27,9 @@ NO_ROOM = "cannot be allocated"
 OWN_SHM_NBYTES = 64 * 2**20
 NAMED = {"OMNISTAGE_NAMED_MEMORY": "1"}
 FULL_ROUNDS = 3
+FLAT_ROUNDS = 16
+FLAT_REQUESTS = 25
+QUICK = tuple(name for name in GENTLE if name not in ("slow", "linger"))
 
 
 def full_arena(folder: Path, faults: Counter[str]) -> list[str]:
@@ -48,6 +54,26 @@ def _sum_of(value: Any, name: str) -> int:
     if not isinstance(value, dict):
         return 0
     return sum(int(held) if key == name else _sum_of(held, name) for key, held in value.items())
+
+
+def flat(folder: Path, faults: Counter[str]) -> list[str]:
+    """Every process is after many rounds as large as in their middle, whatever went wrong in them. Nobody dies here, so that each
+    is one process from first to last."""
+    random, sizes, found = Random(1), defaultdict[int, list[int]](list), list[str]()
+    with served(folder, engine_process=True) as server:
+        server.wait_ready()
+        server.wait_for_zygote()
+        for number in range(FLAT_ROUNDS):
+            asked = [asked_with(random, number, random.choice(("", *QUICK))) for _ in range(FLAT_REQUESTS)]
+            faults.update(one.fault for one in asked if one.fault)
+            heard = asyncio.run(all_of(server.port, asked, together=8))
+            found += [what for one in heard for what in checks.answers(one, deaths=False)] + checks.held(server, 3)
+            for pid, nbytes in server.rss_nbytes().items():
+                sizes[pid].append(nbytes)
+    told = ", ".join(f"{seen[0] >> 20} -> {seen[-1] >> 20}" for seen in sizes.values())
+    print(f"  {FLAT_ROUNDS * FLAT_REQUESTS} requests, MiB of every process: {told}")
+    found += [f"process {pid} was not there all the time" for pid, seen in sizes.items() if len(seen) < FLAT_ROUNDS]
+    return found + [f"process {pid}: {what}" for pid, seen in sizes.items() for what in checks.grows(seen)]
 
 
 # ---- arenas that cannot be allocated ----
@@ -174,4 +200,4 @@ def _filled(plug: Path) -> bool:
     return True
 
 
-SCENES: dict[str, Scene] = {"full_arena": full_arena, "no_arena": no_arena, "full_shm": full_shm}
+SCENES: dict[str, Scene] = {"flat": flat, "full_arena": full_arena, "no_arena": no_arena, "full_shm": full_shm}

@@ -80,16 +80,13 @@ async def _death(server: ServerProcess) -> list[str]:
         async with asyncio.timeout(10):
             while sum(one.first_output_s is not None for one in heard) < len(talking):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
-        spoken = [one for one in heard if one.first_output_s is not None]
         state = (await asyncio.to_thread(server.debug_state))["server"]["machine"]
         killed_s = time.monotonic()
-        await asyncio.to_thread(server.kill_worker, "thinker")
-        watch.kills.append((killed_s, "thinker"))
-        await asyncio.to_thread(eventually, lambda: server.health()[0] == 503, checks.TRUTH_S)
-        await asyncio.to_thread(eventually, lambda: server.health()[0] == 200, checks.WHOLE_S)
+        await asyncio.to_thread(watch.kill, "thinker")
+        spoken = [one for one in heard if one.first_output_s is not None]
+        await asyncio.to_thread(watch.whole)
         whole_s = time.monotonic() - killed_s
         await asyncio.gather(*asking)
-        await asyncio.sleep(0.2)
     finally:
         watching.cancel()
     print(f"  {len(spoken)} had sent output, {len(heard) - len(spoken)} had not; whole again after {whole_s:.1f} s;"
@@ -246,9 +243,8 @@ async def _driver_killed(server: ServerProcess) -> list[str]:
         watch.kills += [(killed_s, stage) for stage in ("thinker", "prosody", "speaker")]
         await asyncio.gather(*asking)
         ended_s = time.monotonic() - killed_s
-        await asyncio.to_thread(eventually, lambda: server.health()[0] == 200, checks.WHOLE_S)
+        await asyncio.to_thread(watch.whole)
         whole_s = time.monotonic() - killed_s
-        await asyncio.sleep(0.2)
     finally:
         watching.cancel()
     print(f"  all had an end after {ended_s:.1f} s: {heard[0].error}; whole again after {whole_s:.1f} s")

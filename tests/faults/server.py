@@ -30,8 +30,8 @@ OTHERS = {"helper": "omnistage.stages.prepare.helper", "driver": "omnistage.runt
 """What stands in their command lines; a zygote shares its with its children and is known from /debug/state."""
 
 
-def _killed(pid: int | None) -> int | None:
-    """None if it was gone already: whoever is told to die may do so at any time."""
+def killed(pid: int | None) -> int | None:
+    """kill -9; None if it was gone already: whoever is told to die may do so at any time."""
     if pid is not None:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -184,7 +184,7 @@ class ServerProcess:
 
     def kill_some_other(self, kind: str) -> int | None:
         """kill -9 of a process that is neither the server nor a worker, by its kind in OTHERS; None if there is none now."""
-        return _killed(self.other_pid(kind))
+        return killed(self.other_pid(kind))
 
     def other_pid(self, kind: str) -> int | None:
         part = OTHERS[kind]
@@ -197,7 +197,7 @@ class ServerProcess:
 
     def kill_worker(self, stage: str) -> int | None:
         """kill -9; the pid, None if there is none now."""
-        return _killed(self.worker_pid(stage))
+        return killed(self.worker_pid(stage))
 
     def kill(self) -> None:
         """kill -9 of the server alone."""
