@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -199,6 +200,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--only", default="waves,apart,scenes,demo")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not without its servers
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     print(f"SEED={seed}", flush=True)
     parts, random, report, began = options.only.split(","), Random(seed), Report(), time.monotonic()
