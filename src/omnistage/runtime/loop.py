@@ -20,7 +20,6 @@ import selectors
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestEr
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.core.request import OmniRequest
 from omnistage.obs.figures import FlowObserver
+from omnistage.runtime.agenda import AgendaState
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
 from omnistage.runtime.callers import ControlDone, answer, log_end, say
 from omnistage.runtime.event_log import EventLog
@@ -79,7 +79,7 @@ class RuntimeLoop(ABC):
         self._inbox = Inbox()
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="omnistage-runtime", daemon=True)
-        self._events: deque[Event] = deque()
+        self._agenda = AgendaState()
         self._outbox = OutboxState(self._carry_out_for_callers)
         self._sinks: dict[str, Sink] = {}
         self._given_up: set[str] = set()  # ended for their callers, but not yet by the machine's word
@@ -211,12 +211,12 @@ class RuntimeLoop(ABC):
     def _finished(self) -> bool:
         if self._board.phase != "draining":
             return False
-        open_still = self._running() or self._sinks or self._outbox or self._events
+        open_still = self._running() or self._sinks or self._outbox or self._agenda
         return time.monotonic() >= self._stop_at or not open_still
 
     def _wait(self) -> None:
         deadline = min(self._wake_at, self._stop_at, self._deadline())
-        if self._outbox or self._events:
+        if self._outbox or self._agenda:
             deadline = 0.0
         timeout_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         for key, _mask in self._selector.select(timeout_s):
@@ -225,18 +225,17 @@ class RuntimeLoop(ABC):
                 key.data()
 
     def _work_off(self) -> None:
-        """Everything that the last wait brought, until the machine has nothing more to say; then a slice of what callers are to
-        be told. What that brings comes after the next look at the descriptors."""
+        """A round of what the machine is to hear, then a slice of what callers are to be told: whatever is left or comes of it
+        waits until the descriptors have been looked at again."""
         now = time.monotonic()
-        self._turn(now)
         if now >= self._wake_at:
             self._wake_at = math.inf
             self._post(Tick(now=now))
-        while self._events:
-            event = self._events.popleft()
+        for event in self._agenda.round():
             self._carry_out(now, event, self._machine.handle(event))
             if isinstance(event, ReplicaDown):
                 self._show_fate(event)
+        self._turn(now)
         self._outbox.tell_some()
 
     def _show_fate(self, event: ReplicaDown) -> None:
@@ -250,7 +249,7 @@ class RuntimeLoop(ABC):
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def _post(self, event: Event) -> None:
-        self._events.append(event)
+        self._agenda.put(event)
 
     def _carry_out(self, now: float, event: Event | None, commands: list[Command]) -> None:
         if self._log is not None:

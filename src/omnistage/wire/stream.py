@@ -61,27 +61,28 @@ class FrameStream:
             self._write()
 
     def flush(self) -> None:
-        """Sends what waits, as far as the socket takes it."""
+        """Sends of what waits as much as the socket takes at once: an other end that reads as fast must not keep this one here."""
         with self._lock:
             self._write()
 
     def _write(self) -> None:
-        while self._waiting:
-            try:
-                sent = self._socket.sendmsg(itertools.islice(self._waiting, SENT_AT_ONCE))
-            except BlockingIOError:
+        if not self._waiting:
+            return
+        try:
+            sent = self._socket.sendmsg(itertools.islice(self._waiting, SENT_AT_ONCE))
+        except BlockingIOError:
+            return
+        except OSError:  # the other end is gone, which `receive` tells
+            self._waiting.clear()
+            self._waiting_nbytes = 0
+            return
+        self._waiting_nbytes -= sent
+        while sent:
+            view = self._waiting.popleft()
+            if view.nbytes > sent:
+                self._waiting.appendleft(view[sent:])
                 return
-            except OSError:  # the other end is gone, which `receive` tells
-                self._waiting.clear()
-                self._waiting_nbytes = 0
-                return
-            self._waiting_nbytes -= sent
-            while sent:
-                view = self._waiting.popleft()
-                if view.nbytes > sent:
-                    self._waiting.appendleft(view[sent:])
-                    return
-                sent -= view.nbytes
+            sent -= view.nbytes
 
     def receive(self) -> list[list[bytearray]]:
         """The messages that are whole, without waiting. Sets `ended` when no more can come."""
