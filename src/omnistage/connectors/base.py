@@ -85,12 +85,12 @@ def read(ref: PayloadRef, view: memoryview) -> MultimodalPayload:
 
 def _cut(place: TensorPlace, view: memoryview) -> memoryview:
     """References come from other processes: what they say is believed only as far as it stays within the payload."""
-    spec = place.spec
-    is_whole = spec.dtype in DTYPE_NBYTES and min(spec.shape, default=0) >= 0
-    if not is_whole or place.offset < 0 or place.offset + spec.nbytes > len(view):
-        what = f"tensor {place.name!r} ({spec.dtype} {list(spec.shape)}) at {place.offset}"
-        raise ConnectorError(f"{what} does not lie in its payload of {len(view)} bytes")
-    return view[place.offset : place.offset + spec.nbytes]
+    spec, begin = place.spec, place.offset
+    is_whole = spec.dtype in DTYPE_NBYTES and min(spec.shape, default=0) >= 0 and begin >= 0
+    if is_whole and (end := begin + spec.nbytes) <= len(view):
+        return view[begin:end]
+    what = f"tensor {place.name!r} ({spec.dtype} {list(spec.shape)}) at {begin}"
+    raise ConnectorError(f"{what} does not lie in its payload of {len(view)} bytes")
 
 
 def inline_ref(

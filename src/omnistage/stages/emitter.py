@@ -35,12 +35,13 @@ Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
 
 @dataclass(slots=True)
 class OutgoingEdgeState:
-    """One outgoing edge of one request. `credits` None: not windowed. `immediate`: whatever is there leaves at once."""
+    """One outgoing edge of one request. `credits` None: not windowed. `immediate`: whatever is there leaves at once. `parts` with
+    their units and bytes."""
 
     edge: OutputEdge
     credits: int | None
     immediate: bool
-    parts: deque[tuple[MultimodalPayload, int]] = field(default_factory=deque)
+    parts: deque[tuple[MultimodalPayload, int, int]] = field(default_factory=deque)
     units: int = 0
     nbytes: int = 0
     sent: int = 0
@@ -61,9 +62,10 @@ class OutgoingEdgeState:
 
     def add(self, part: MultimodalPayload) -> None:
         units = 1 if self.edge.unit == "items" else _rows(part)
-        self.parts.append((part, units))
+        nbytes = part.nbytes
+        self.parts.append((part, units, nbytes))
         self.units += units
-        self.nbytes += part.nbytes
+        self.nbytes += nbytes
 
     def is_due(self, ended: bool) -> bool:
         """A chunk, or the bare end, is to leave now."""
@@ -77,7 +79,7 @@ class OutgoingEdgeState:
         if whole:
             return len(self.parts)
         units = 0
-        for count, (_, part_units) in enumerate(self.parts, start=1):
+        for count, (_, part_units, _) in enumerate(self.parts, start=1):
             units += part_units
             if units >= self.threshold:
                 return count
@@ -86,9 +88,9 @@ class OutgoingEdgeState:
     def drop(self, count: int, *, last: bool) -> None:
         """`count` parts have left as one item."""
         for _ in range(count):
-            part, units = self.parts.popleft()
+            _, units, nbytes = self.parts.popleft()
             self.units -= units
-            self.nbytes -= part.nbytes
+            self.nbytes -= nbytes
         self.sent += 1
         self.closed = last
         if self.credits is not None:

@@ -245,6 +245,8 @@ class StageHost:
         if output.finish_reason is not None:
             self._emitter.end(request.request_id, output)
             self._blocked.discard(request.request_id)  # the engine knows it no more
+        if not (output.consumed or output.copied):
+            return []
         return [*_told(Consumed, request, output.consumed), *_told(CopiedOut, request, output.copied)]
 
     def _pump(self) -> list[WorkerEvent]:
@@ -259,6 +261,8 @@ class StageHost:
 
     def _tell_readiness(self) -> None:
         blocked = self._emitter.blocked()
+        if blocked == self._blocked:
+            return
         for request_id in sorted(blocked - self._blocked):
             self._engine.set_ready(request_id, False)
         for request_id in sorted(self._blocked - blocked):

@@ -84,7 +84,10 @@ class IntakeState:
     def _must_wait(self, feed: Feed) -> bool:
         """Asking whether an item is within reach begins to fetch it, also behind another one."""
         is_within_reach = feed.ref is None or self._connectors[feed.ref.connector].can_read(feed.ref)
-        return not is_within_reach or any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
+        return not is_within_reach or (bool(self._delayed) and self._follows_one_that_waits(feed))
+
+    def _follows_one_that_waits(self, feed: Feed) -> bool:
+        return any(_edge_of(held) == _edge_of(feed) for _, held in self._delayed)
 
     def _deliver(self, feed: Feed) -> None:
         stage = self._stages[feed.target]

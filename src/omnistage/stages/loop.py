@@ -9,6 +9,7 @@ Knows nothing of sockets; `report` gets what a step had to say, in the step thre
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import queue
 import threading
@@ -174,11 +175,10 @@ class StageLoop:
 
     def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
         """All that has been posted, None when the loop is to end. One that is not busy sleeps first."""
-        slept = is_busy or self._door.sleep(self, lambda: not self._posted.empty(), IDLE_WAIT_S)
         mail: list[Mail | _Word] = []
-        try:
-            mail.append(self._posted.get(not slept, IDLE_WAIT_S))
-            while True:
-                mail.append(self._posted.get_nowait())
-        except queue.Empty:
-            return None if self._stopping else mail
+        if not (is_busy or self._door.sleep(self, lambda: not self._posted.empty(), IDLE_WAIT_S)):
+            with contextlib.suppress(queue.Empty):
+                mail.append(self._posted.get(timeout=IDLE_WAIT_S))
+        while not self._posted.empty():  # nobody else takes from it
+            mail.append(self._posted.get_nowait())
+        return None if self._stopping else mail

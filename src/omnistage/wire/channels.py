@@ -19,7 +19,6 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +44,7 @@ class _LineState:
         end.setblocking(False)
         self.socket = end
         self.identity: str | None = None
+        self.is_open = True
         self.waiting: deque[memoryview] = deque()
         self._partial = bytearray()
 
@@ -57,24 +57,29 @@ class _LineState:
         except OSError:  # reset: the peer died with something unread
             return 0
 
-    def split(self, data: bytes) -> Iterator[memoryview]:
+    def split(self, data: bytes) -> list[memoryview]:
         """The messages that are whole with `data`."""
         if self._partial:
             self._partial += data
-            if len(self._partial) < self._wanted(self._partial, 0):
-                return
+            if len(self._partial) < self._wanted():
+                return []
             data, self._partial = bytes(self._partial), bytearray()
-        view, at = memoryview(data), 0
-        while (end := at + self._wanted(data, at)) <= len(data):
-            yield view[at + _HEAD.size : end]
+        whole, view, at = [], memoryview(data), 0
+        while at + _HEAD.size <= len(data):
+            body = at + _HEAD.size
+            end = body + _HEAD.unpack_from(data, at)[0]
+            if end > len(data):
+                break
+            whole.append(view[body:end])
             at = end
         if at < len(data):
             self._partial += view[at:]
+        return whole
 
-    @staticmethod
-    def _wanted(data: bytes | bytearray, at: int) -> int:
-        """Bytes of the message that begins at `at`, its head included; of the head alone while that is not whole."""
-        return _HEAD.size + (_HEAD.unpack_from(data, at)[0] if len(data) - at >= _HEAD.size else 0)
+    def _wanted(self) -> int:
+        """Bytes of the message that has come in part, its head included; of the head alone while that is not whole."""
+        is_known = len(self._partial) >= _HEAD.size
+        return _HEAD.size + (_HEAD.unpack_from(self._partial)[0] if is_known else 0)
 
     def write(self, message: bytes) -> bool:
         """False if QUEUE messages wait already. What is for a peer that is gone is dropped: its death is told elsewhere."""
@@ -144,7 +149,8 @@ class _Lines:
                 return False
             had = bool(line.waiting)
             taken = line.write(message)
-            self._watch(line, had)
+            if had or line.waiting:
+                self._watch(line, had)
             return taken
 
     def receive(self) -> list[tuple[_LineState, memoryview]]:
@@ -180,7 +186,8 @@ class _Lines:
             return False
         count = line.read(self._chunk)
         if count:
-            self._whole.extend((line, message) for message in line.split(bytes(self._chunk[:count])))
+            for message in line.split(bytes(self._chunk[:count])):
+                self._whole.append((line, message))
         elif count == 0:
             self._drop(line)
         return count == _CHUNK_NBYTES
@@ -200,15 +207,13 @@ class _Lines:
         self._epoll.unregister(line.socket)
         del self._lines[line.socket.fileno()]
         line.waiting.clear()
+        line.is_open = False
         line.socket.close()
-
-    def is_open(self, line: _LineState) -> bool:
-        return line.socket.fileno() >= 0
 
     def _watch(self, line: _LineState, had_waiting: bool) -> None:
         """Whether it can be written to is asked while something waits to leave, and only then."""
         waits = bool(line.waiting)
-        if waits != had_waiting and self.is_open(line):
+        if waits != had_waiting and line.is_open:
             self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
 
     def _raise(self, raised: bool) -> None:
@@ -269,7 +274,7 @@ class DriverChannel:
         line = self._peers.get(identity)
         if line is None:
             return False
-        if not self._lines.is_open(line):
+        if not line.is_open:
             del self._peers[identity]
             return False
         return self._lines.send(line, self._encoder.encode(message))
