@@ -1,11 +1,11 @@
 """Two pipelines without weights, for figures of everything around a model. What a request wants stands in its prompt, as JSON.
 
     relay      sender ──tensors──> receiver ──> text        {"items", "pause_s", "nbytes"}
-               tape ──> audio                               {"chunks", "samples"}
+               tape ──> audio                               {"chunks", "samples", "pause_s"}
 
 The sender waits `pause_s` before each item. An item's way begins where its step's result is emitted (the `select` of the edge) and
 ends where the next engine has been fed (its bridge); both look at the same clock, and the receiver says all ways at the end, in
-nanoseconds. The tape plays as fast as it is let.
+nanoseconds. The tape plays as fast as it is let, after a pause before each batch of chunks, if one is asked for.
 
     simulated  thinker ──rows──> talker ──frames──> codec ──> audio         {"tokens", "frames"}
                   └──> text
@@ -146,14 +146,21 @@ def load_receiver(config: Any) -> Model:
     return Model(say)
 
 
+class Tape(Model):
+    def run(self, batch: Sequence[tuple[Any, int]]) -> list[Made]:
+        time.sleep(max(chunk["pause_s"] for chunk, _ in batch))
+        return super().run(batch)
+
+
 def load_tape(config: Any) -> Model:
-    return Model(lambda chunk, place: sound(chunk["samples"]), batches=True)
+    return Tape(lambda chunk, place: sound(chunk["samples"]), batches=True)
 
 
 def load_chunks(config: Any) -> Callable[[OmniRequest], list[StageInput]]:
     def process(request: OmniRequest) -> list[StageInput]:
         wanted = asked(request)
-        return [StageInput({"samples": wanted.get("samples", RATE)})] * wanted.get("chunks", 0)
+        item = {"samples": wanted.get("samples", RATE), "pause_s": wanted.get("pause_s", 0.0)}
+        return [StageInput(item)] * wanted.get("chunks", 0)
 
     return process
 

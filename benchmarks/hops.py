@@ -4,7 +4,10 @@ The items of a request to the pipeline `relay` (benchmarks.family), which says f
 process, through the driver, into the receiver's. One question at a time, its items so far apart that none waits for another: a
 millisecond, because after longer pauses the figure says how deeply the processors of the machine sleep (a bare pair of sockets
 takes two to three times as long after four of them).
-Under load the server streams to `STREAMS` other clients at the same time, as fast as it can, sound in base64.
+Under load the server streams to `STREAMS` other clients at the same time, sound in base64: as fast as it can, or (`beside_speech`)
+as fast as each of them is spoken, a fifth of a second at a time and all at the same moment. The peer there is the least that any
+way through a third process takes beside the same load (benchmarks.peers.bare): on a machine with fewer processors than the load
+keeps busy it is far from nothing.
 `DEPLOYMENTS` are the ways to run the driver; the row of a deployment other than the default ends in its name.
 """
 
@@ -19,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from benchmarks.clients import Question, StreamState, loaded, stream
-from benchmarks.peers import segments
+from benchmarks.peers import bare, segments
 from benchmarks.rows import Benchmark, Row
 from benchmarks.servers import OWN_COMMAND, Server, serving
 
@@ -32,7 +35,10 @@ GOALS = {"8KiB": 400}
 STREAMS = 64
 LOADED_ITEMS = 2000
 LOADED_PAUSE_S = 0.005
-LOAD = {"chunks": 50, "samples": 24_000}
+LOADS: Mapping[str, Mapping[str, float]] = {
+    "under_load": {"chunks": 50, "samples": 24_000},
+    "beside_speech": {"chunks": 250, "samples": 4_800, "pause_s": 0.2},
+}
 
 
 def hops_us(server: Server, items: int, pause_s: float, nbytes: int) -> list[float]:
@@ -80,35 +86,46 @@ def _pairs(server: Server, peer: segments.Hops, size: str, nbytes: int) -> Row:
     )
 
 
-def loaded_hops(deployment: str) -> list[Row]:
-    with relaying(DEPLOYMENTS[deployment]) as server:
-        before = server.cpu_s()
-        with loaded(Question(server.port, "relay", LOAD, ("audio",)), STREAMS) as load:
-            hops = hops_us(server, LOADED_ITEMS, LOADED_PAUSE_S, SIZES["8KiB"])
-        cpu_s = server.cpu_s() - before
+def loaded_hops(load_name: str, deployment: str) -> list[Row]:
+    floor = bare.Relay()
+    try:
+        with relaying(DEPLOYMENTS[deployment]) as server:
+            before = server.cpu_s()
+            with loaded(Question(server.port, "relay", LOADS[load_name], ("audio",)), STREAMS) as load:
+                hops = hops_us(server, LOADED_ITEMS, LOADED_PAUSE_S, SIZES["8KiB"])
+                cpu_s = server.cpu_s() - before
+                least = np.array(floor.measure(LOADED_ITEMS, LOADED_PAUSE_S)) / 1e3
+    finally:
+        floor.close()
     p50, p99 = np.percentile(hops, [50, 99])
     rate = f"{load.figures['events_per_s']:.0f} events and {load.figures['nbytes_per_s'] / 2**20:.0f} MiB a second"
     return [
         Row(
-            _loaded_name(deployment),
+            _loaded_name(load_name, deployment),
             float(p99),
             "<= 2000",
             "us",
             f"p99 of {LOADED_ITEMS} items of 8 KiB (p50 {p50:.0f} us) beside {STREAMS} streams of sound: {rate}",
+            peer=float(np.percentile(least, 99)),
+            peer_version=bare.version,
             cpu_s_ours=cpu_s,
         )
     ]
 
 
-def _loaded_name(deployment: str) -> str:
-    return "_".join(filter(None, ("hop_p99_us_under_load", deployment)))
+def _loaded_name(load_name: str, deployment: str) -> str:
+    return "_".join(filter(None, ("hop_p99_us", load_name, deployment)))
 
 
-def _under_load(deployment: str) -> Callable[[], list[Row]]:
-    return functools.partial(loaded_hops, deployment)
+def _under_load(load_name: str, deployment: str) -> Callable[[], list[Row]]:
+    return functools.partial(loaded_hops, load_name, deployment)
 
 
 BENCHMARKS = (
     Benchmark(tuple(f"stage_hop_{size}_us" for size in SIZES), stage_hops),
-    *(Benchmark((_loaded_name(name),), _under_load(name)) for name in DEPLOYMENTS),
+    *(
+        Benchmark((_loaded_name(load_name, name),), _under_load(load_name, name))
+        for load_name in LOADS
+        for name in DEPLOYMENTS
+    ),
 )
