@@ -29,7 +29,7 @@ WORDS = 200
 @pytest.fixture(scope="module")
 def answers() -> list[OmniRequestOutput]:
     """The eight prompts asked at once, through worker processes, as a user would."""
-    with Omni("demo", stage_1_threads=2) as omni:  # the thinker has long ended when most of the speaking is done
+    with Omni("demo", stage_1_num_replicas=2) as omni:  # two speak with less effort than one with two threads
         conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         return list(omni.generate(conversations, [{"temperature": 0, "max_tokens": MAX_TOKENS}], use_tqdm=False))
 
