@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import added, handoff, hops, machine, sse, start
+from benchmarks import added, ar, handoff, hops, machine, sse, start
 from benchmarks.rows import Benchmark, Row
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -19,6 +19,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *hops.BENCHMARKS,
     *added.BENCHMARKS,
     *sse.BENCHMARKS,
+    *ar.BENCHMARKS,
 )
 OUT = Path("out/bench.json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from omnistage.modeling.kernels.blocks import GatedWeights
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.mlp import ExpertsMlp, GatedMlp
@@ -20,7 +21,7 @@ def test_rows_go_through_the_experts_that_their_router_likes(normalised: bool) -
     def linear(outer: int, inner: int) -> PlainLinear:
         return PlainLinear(torch.randn(outer, inner, generator=random))
 
-    experts = [GatedMlp(linear(12, 8), linear(8, 6)) for _ in range(5)]
+    experts = [GatedMlp(GatedWeights(linear(12, 8), linear(8, 6))) for _ in range(5)]
     router = linear(5, 8)
     rows = torch.randn(9, 8, generator=random)
     found = ExpertsMlp(router, experts, 2, normalised)(OPS, rows)

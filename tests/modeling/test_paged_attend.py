@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
+from omnistage.modeling.kernels.blocks import AttentionWeights
 from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.paged_attend import PagedAttend
 from omnistage.modeling.rotary import RotationCache
 
@@ -19,11 +21,15 @@ def test_both_ways_use_the_layers_own_cache_and_are_counted() -> None:
         np.array([[1]], np.int32), np.array([0]), np.array([0]), np.array([2]), 4, shape.device
     )
     attend = PagedAttend(cache, meta, TorchOps())
-    q, k, v = torch.randn(3, 2, 1, 4, generator=torch.Generator().manual_seed(1))
-    split = attend(0, q, k, v, scale=0.5)
+    rows = torch.tensor([[1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])  # their norm is themselves
+    ones, unit = torch.ones(4), torch.eye(4)
     unturned = torch.cat([torch.ones(2, 2), torch.zeros(2, 2)], dim=1)  # cosine 1, sine 0
-    joined = attend.joined(1, torch.cat([q, k, v], dim=1).view(2, 12), None, unturned, heads=1, scale=0.5)
-    torch.testing.assert_close(joined, split.view(2, 4))
+    weights = AttentionWeights(ones, PlainLinear(torch.cat([unit] * 3)), None, PlainLinear(unit), ones, 1, 0.0, 0.5)
+    heads = rows.view(2, 1, 4)
+    split = attend(0, heads, heads, heads, scale=0.5)
+    grown = rows.clone()
+    attend.block(1, weights, grown, None, unturned)
+    torch.testing.assert_close(grown - rows, split.view(2, 4))
     assert torch.equal(cache.keys[0], cache.keys[1])
     assert cache.keys[0].data_ptr() != cache.keys[1].data_ptr()
     assert attend.calls == [1, 1]

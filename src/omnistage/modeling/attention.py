@@ -9,6 +9,7 @@ Knows nothing of models, requests or sampling.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,7 @@ class StepMeta:
 
     `slot` [T]: block * block_size + offset at which a row's keys and values are written. `block_table` [slots, max_blocks]
     int32. `row` [T]: row of the block table; `kv_len` [T]: keys that a row may see. Per sequence of the step: `table_rows`,
-    `q_start` (one more than sequences) and `seq_len` (keys after the step). `scratch` keeps what layers share.
+    `q_start` (one more than sequences) and `seq_len` (keys after the step). `scratch` and `bound` keep what layers share.
     """
 
     slot: torch.Tensor
@@ -72,6 +73,7 @@ class StepMeta:
     seq_len: tuple[int, ...]
     block_size: int
     scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor | None, int]] = field(default_factory=dict)
+    bound: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -84,21 +86,30 @@ class StepMeta:
         device: torch.device,
     ) -> tuple[StepMeta, torch.Tensor]:
         """Sequence i computes `counts[i]` rows from position `starts[i]` on; also gives the positions [T]."""
-        ends = np.cumsum(counts)
-        row = np.repeat(table_rows, counts)
-        positions = np.arange(int(ends[-1])) - np.repeat(ends - counts - starts, counts)
-        slot = table[row, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        ends = counts.cumsum()
+        if ends[-1] == len(counts):  # a row each, as in most steps
+            row, positions = table_rows, starts
+        else:
+            row = np.repeat(table_rows, counts)
+            positions = np.arange(int(ends[-1])) - np.repeat(ends - counts - starts, counts)
+        slot = table[row, positions // block_size] * np.int64(block_size) + positions % block_size
         meta = cls(
-            slot=torch.from_numpy(slot).to(device),
-            block_table=torch.from_numpy(table).to(device),
-            row=torch.from_numpy(row.astype(np.int32)).to(device),
-            kv_len=torch.from_numpy((positions + 1).astype(np.int32)).to(device),
+            slot=tensor_on(slot, device),
+            block_table=tensor_on(table, device),
+            row=tensor_on(row.astype(np.int32), device),
+            kv_len=tensor_on((positions + 1).astype(np.int32), device),
             table_rows=tuple(table_rows.tolist()),
             q_start=(0, *ends.tolist()),
             seq_len=tuple((starts + counts).tolist()),
             block_size=block_size,
         )
-        return meta, torch.from_numpy(positions).to(device)
+        return meta, tensor_on(positions, device)
+
+
+def tensor_on(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """On a CPU the same memory."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def paged_attention(

@@ -2,9 +2,9 @@
 
 It is the fast way to start and to run a checkpoint of this shape; modeling.transformers_model runs every other one and
 is what this is tested against. Which models have the shape is their families' knowledge: here only their configuration
-is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. A layer is eight
-calls: linear layers that read the same input are joined, and the rest is the step's operations (modeling.kernels), compiled
-ones or torch's. Rows are [T, hidden], weights [out, in]. Biases and norms of heads are used where the checkpoint has them.
+is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. A layer is two of the
+step's operations (modeling.kernels), compiled or torch's; linear layers that read the same input are joined.
+Rows are [T, hidden], weights [out, in]. Biases and norms of heads are used where the checkpoint has them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.kernels.fallback import HeadNorms
+from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
 from omnistage.modeling.linear import Linear, PlainLinear, can_pack, packed
 from omnistage.modeling.mlp import ExpertsMlp, GatedMlp, Mlp
 from omnistage.modeling.protocols import ARStep, Attend
@@ -108,11 +108,7 @@ def _experts_shape(settings: Mapping[str, Any]) -> ExpertsShape | None:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    input_norm: torch.Tensor
-    qkv: Linear
-    head_norms: HeadNorms | None
-    output: Linear
-    mlp_norm: torch.Tensor
+    attention: AttentionWeights
     mlp: Mlp
 
 
@@ -186,22 +182,20 @@ class Decoder:
             embeds = self.embed(token_ids)
         else:
             embeds = embeds.clone()  # it grows in place
-        ops, eps, scale = attend.ops, self.shape.rms_norm_eps, self.shape.head_dim**-0.5
+        ops = attend.ops
         rotation = self._rotations.rows(positions)
         rows, added = embeds, None
         hidden: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(self._layers):
-            normed = ops.add_rms_norm(rows, added, layer.input_norm, eps)
             if index in capture_layers:
-                hidden[index] = rows.clone()
-            joined = layer.qkv(ops, normed)
-            found = attend.joined(index, joined, layer.head_norms, rotation, heads=self.shape.num_heads, scale=scale)
-            normed = ops.add_rms_norm(rows, layer.output(ops, found), layer.mlp_norm, eps)
+                hidden[index] = rows.clone() if added is None else rows + added
+            normed = attend.block(index, layer.attention, rows, added, rotation)
             added = layer.mlp(ops, normed)
-        rows = ops.add_rms_norm(rows, added, self._final_norm, eps)
+        rows = ops.add_rms_norm(rows, added, self._final_norm, self.shape.rms_norm_eps)
         if self.num_layers in capture_layers:
             hidden[self.num_layers] = rows
-        logits = self._head(ops, rows[logit_rows])
+        asked = rows if len(logit_rows) == len(rows) else rows[logit_rows]
+        logits = self._head(ops, asked)
         return ARStep(logits.float(), hidden)
 
 
@@ -241,14 +235,17 @@ class _Loader:
         q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         attention = f"{prefix}self_attn."
         joined = {f"{attention}q_proj": q_size, f"{attention}k_proj": kv_size, f"{attention}v_proj": kv_size}
-        return _Layer(
+        weights = AttentionWeights(
             input_norm=self._reader.read(f"{prefix}input_layernorm.weight", [shape.hidden_size]),
             qkv=self._linear(joined, shape.hidden_size),
             head_norms=self._head_norms(attention),
             output=self._linear({f"{attention}o_proj": shape.hidden_size}, q_size),
             mlp_norm=self._reader.read(f"{prefix}post_attention_layernorm.weight", [shape.hidden_size]),
-            mlp=self._mlp(index, f"{prefix}mlp."),
+            heads=shape.num_heads,
+            eps=shape.rms_norm_eps,
+            scale=shape.head_dim**-0.5,
         )
+        return _Layer(weights, self._mlp(index, f"{prefix}mlp."))
 
     def _mlp(self, index: int, prefix: str) -> Mlp:
         shape, experts = self._shape, self._shape.experts
@@ -266,10 +263,8 @@ class _Loader:
 
     def _gated(self, prefix: str, inner: int) -> GatedMlp:
         hidden = self._shape.hidden_size
-        return GatedMlp(
-            gate_up=self._linear({f"{prefix}gate_proj": inner, f"{prefix}up_proj": inner}, hidden),
-            down=self._linear({f"{prefix}down_proj": hidden}, inner),
-        )
+        gate_up = self._linear({f"{prefix}gate_proj": inner, f"{prefix}up_proj": inner}, hidden)
+        return GatedMlp(GatedWeights(gate_up, self._linear({f"{prefix}down_proj": hidden}, inner)))
 
     def _head_norms(self, prefix: str) -> HeadNorms | None:
         query, key = f"{prefix}q_norm.weight", f"{prefix}k_norm.weight"

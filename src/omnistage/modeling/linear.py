@@ -11,13 +11,16 @@ from typing import Protocol
 
 import torch
 
-from omnistage.modeling.kernels.fallback import TorchOps
-
 _PACKED_FOR_ROWS = 32
 
 
+class LinearOps(Protocol):
+    def linear(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """See `TorchOps.linear`."""
+
+
 class Linear(Protocol):
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ops: LinearOps, rows: torch.Tensor) -> torch.Tensor:
         """`rows` [T, in] -> [T, out]."""
 
 
@@ -28,7 +31,7 @@ class PlainLinear:
     weight: torch.Tensor
     bias: torch.Tensor | None = None
 
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ops: LinearOps, rows: torch.Tensor) -> torch.Tensor:
         return ops.linear(rows, self.weight, self.bias)
 
 
@@ -39,7 +42,7 @@ class PackedLinear:
     packed: torch.Tensor
     bias: torch.Tensor | None = None
 
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ops: LinearOps, rows: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
         return made
 

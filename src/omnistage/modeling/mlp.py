@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from omnistage.modeling.kernels.blocks import GatedWeights
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.linear import Linear
 
@@ -19,13 +20,10 @@ class Mlp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """`gate_up` is both projections joined, gate first."""
-
-    gate_up: Linear
-    down: Linear
+    weights: GatedWeights
 
     def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
-        return self.down(ops, ops.silu_mul(self.gate_up(ops, rows)))
+        return ops.gated_block(self.weights, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from omnistage.modeling.attention import PagedCache, StepMeta
-from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+from omnistage.modeling.kernels.blocks import AttentionWeights
+from omnistage.modeling.kernels.fallback import TorchOps
 
 
 class PagedAttend:
@@ -24,16 +25,14 @@ class PagedAttend:
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         return self.ops.attend(q, k, v, keys, values, self._meta, scale=scale, window=window)
 
-    def joined(
+    def block(
         self,
         layer: int,
-        qkv: torch.Tensor,
-        norms: HeadNorms | None,
+        weights: AttentionWeights,
+        rows: torch.Tensor,
+        added: torch.Tensor | None,
         rotation: torch.Tensor,
-        *,
-        heads: int,
-        scale: float,
     ) -> torch.Tensor:
         self.calls[layer] += 1
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return self.ops.attend_joined(qkv, norms, rotation, keys, values, self._meta, heads=heads, scale=scale)
+        return self.ops.attention_block(weights, rows, added, rotation, keys, values, self._meta)

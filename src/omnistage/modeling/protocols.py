@@ -16,7 +16,8 @@ from omnistage.core.request import OmniRequest, Prompt
 if TYPE_CHECKING:
     import torch
 
-    from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+    from omnistage.modeling.kernels.blocks import AttentionWeights
+    from omnistage.modeling.kernels.fallback import TorchOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,15 @@ class Attend(Protocol):
     def ops(self) -> TorchOps:
         """The operations that this step is computed with."""
 
-    def joined(
+    def block(
         self,
         layer: int,
-        qkv: torch.Tensor,
-        norms: HeadNorms | None,
+        weights: AttentionWeights,
+        rows: torch.Tensor,
+        added: torch.Tensor | None,
         rotation: torch.Tensor,
-        *,
-        heads: int,
-        scale: float,
     ) -> torch.Tensor:
-        """The same from joined projections [T, (heads + 2 Hkv) * D] -> [T, heads * D]; see `TorchOps.attend_joined`."""
+        """The whole first half of a layer; see `TorchOps.attention_block`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ top-p, min-p. Knows nothing of requests or text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -24,8 +24,7 @@ Draw = Callable[[torch.Tensor, npt.NDArray[np.void]], list[int]]
 """As `modeling.drawing.draw_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
+class SampleRow(msgspec.Struct, frozen=True):
     """What one row is sampled with. `position` is the index of the output token, `stream` (choice, sub-step).
 
     `prompt` and `output` are the tokens so far; they are read only where penalties are on. `forbidden` tokens cannot come.
@@ -40,13 +39,12 @@ class SampleRow:
     forbidden: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True):
     """`token` is None where the logits were not finite. `logprob` and `top` [(id, logprob)] only where asked for."""
 
     token: int | None
     logprob: float | None = None
-    top: list[tuple[int, float]] = field(default_factory=list)
+    top: list[tuple[int, float]] = []
 
 
 def has_penalties(params: SamplingParams) -> bool:

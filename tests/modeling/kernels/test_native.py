@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omnistage.modeling.attention import StepMeta
-from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.rotary import RotationCache
 
 TORCH = TorchOps()
@@ -159,6 +162,66 @@ def test_multiplies_as_torch_does(
     x, weight = (torch.randn(size, inner, generator=random).to(dtype) for size in (rows, outer))
     bias = torch.randn(outer, generator=random).to(dtype) if has_bias else None
     expect_close(kernels.linear(x, weight, bias), TORCH.linear(x, weight, bias), dtype)
+
+
+def drawn(random: torch.Generator, dtype: torch.dtype, *size: int) -> torch.Tensor:
+    return (0.2 * torch.randn(*size, generator=random)).to(dtype)
+
+
+@given(step=steps(), hidden=st.sampled_from([16, 48, 112]), has_norms=st.booleans(), has_more=st.booleans())
+@quick
+def test_the_first_half_of_a_layer_is_its_operations(
+    kernels: KernelOps, step: dict[str, Any], hidden: int, has_norms: bool, has_more: bool
+) -> None:
+    """To the bit those of the library one by one, each of which is close to torch's: steps of few rows and of many say the same."""
+    random, dim, dtype, width = step["random"], step["dim"], step["dtype"], step["heads"] * step["dim"]
+    query, key, first, second = (1 + drawn(random, dtype, size) for size in (dim, dim, hidden, hidden))
+    joined = width + 2 * step["kv_heads"] * dim
+    bias = drawn(random, dtype, joined) if has_more else None
+    weights = AttentionWeights(
+        first,
+        PlainLinear(drawn(random, dtype, joined, hidden), bias),
+        HeadNorms(query, key, 1e-6) if has_norms else None,
+        PlainLinear(drawn(random, dtype, hidden, width)),
+        second,
+        heads=step["heads"],
+        eps=1e-5,
+        scale=dim**-0.5,
+    )
+    rows = drawn(random, dtype, len(step["positions"]), hidden)
+    added = drawn(random, dtype, *rows.shape) if has_more else None
+    rotation = RotationCache(dim, 10000.0).rows(step["positions"])
+    keys, values = caches(step)
+
+    def run(block: Any) -> list[torch.Tensor]:
+        grown, cached = rows.clone(), (keys.clone(), values.clone())
+        return [block(weights, grown, added, rotation, *cached, step["meta"]), grown, *cached]
+
+    ours, one_by_one = run(kernels.attention_block), run(partial(TorchOps.attention_block, kernels))
+    assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(ours, one_by_one, strict=True))
+
+
+@given(
+    rows=st.integers(1, 50),
+    hidden=st.sampled_from([16, 48, 250]),
+    inner=st.sampled_from([16, 112, 10]),
+    has_bias=st.booleans(),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+@quick
+def test_a_gated_mlp_is_its_operations(
+    kernels: KernelOps, rows: int, hidden: int, inner: int, has_bias: bool, dtype: torch.dtype, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    bias = drawn(random, dtype, 2 * inner) if has_bias else None
+    gate_up = PlainLinear(drawn(random, dtype, 2 * inner, hidden), bias)
+    weights = GatedWeights(gate_up, PlainLinear(drawn(random, dtype, hidden, inner)))
+    normed = drawn(random, dtype, rows, hidden)
+    found = kernels.gated_block(weights, normed)
+    assert torch.equal(found, TorchOps.gated_block(kernels, weights, normed))
+    if dtype is torch.float32:
+        expect_close(found, TORCH.gated_block(weights, normed), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -104,11 +104,11 @@ class SkipsOne:
         self.ops = attend.ops
         self._attend = attend
 
-    def joined(self, layer: int, qkv: torch.Tensor, *rest: Any, heads: int, **more: Any) -> torch.Tensor:
+    def block(self, layer: int, weights: Any, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
         if layer != 3:
-            found: torch.Tensor = self._attend.joined(layer, qkv, *rest, heads=heads, **more)
+            found: torch.Tensor = self._attend.block(layer, weights, rows, *rest)
             return found
-        return qkv[:, : heads * 16]
+        return rows
 
 
 def test_a_model_that_attends_otherwise_is_noticed_at_the_start(llama: Path) -> None:

@@ -5,8 +5,6 @@ All of them take flattened rows [T, ...] and compute each row alone. Knows nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,21 +12,35 @@ import torch.nn.functional as F
 
 from omnistage.modeling.attention import StepMeta, paged_attention
 from omnistage.modeling.drawing import draw_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """RMS norms of single heads, weights [head_dim]."""
-
-    query: torch.Tensor
-    key: torch.Tensor
-    eps: float
+from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
 
 
 class TorchOps:
-    """`name` stands in logs."""
+    """`name` stands in logs. The two halves of a layer are made of the other operations."""
 
     name = "torch"
+
+    def attention_block(
+        self,
+        weights: AttentionWeights,
+        rows: torch.Tensor,
+        added: torch.Tensor | None,
+        rotation: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        meta: StepMeta,
+    ) -> torch.Tensor:
+        """Adds `added`, and then what attention makes of it all, to `rows` [T, hidden] in place; gives their norm."""
+        normed = self.add_rms_norm(rows, added, weights.input_norm, weights.eps)
+        joined = weights.qkv(self, normed)
+        found = self.attend_joined(
+            joined, weights.head_norms, rotation, keys, values, meta, heads=weights.heads, scale=weights.scale
+        )
+        return self.add_rms_norm(rows, weights.output(self, found), weights.mlp_norm, weights.eps)
+
+    def gated_block(self, weights: GatedWeights, normed: torch.Tensor) -> torch.Tensor:
+        """`normed` [T, hidden] through a gated MLP -> [T, hidden]."""
+        return weights.down(self, self.silu_mul(weights.gate_up(self, normed)))
 
     def attend(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,41 +17,28 @@ import torch
 
 from omnistage.modeling.attention import StepMeta
 from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES
-from omnistage.modeling.kernels.fallback import HeadNorms, TorchOps
+from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.kernels.structs import (
+    DOUBLE,
+    INT,
+    POINTER,
+    AttentionBlock,
+    GatedBlock,
+    Heads,
+    attention_block,
+    gated_block,
+    heads_of,
+    paged_layer,
+    paged_step,
+)
 
-_INT, _POINTER, _DOUBLE = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_UNBOUND: Any = object()
 MAX_BLOCK_SIZE = 256
 """The scores of one block lie on a kernel's stack."""
-FEW_ROWS = {torch.float32: 48, torch.bfloat16: 4096}
+FEW_ROWS = {torch.float32: 32, torch.bfloat16: 4096}
 """Up to here our own linear layer is faster than torch's, which has no bfloat16 of its own on many processors."""
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [
-        *((name, _INT) for name in ("heads", "kv_heads", "head_dim", "block_size")),
-        *((name, _POINTER) for name in ("keys", "values", "query_norm", "key_norm")),
-        ("eps", _DOUBLE),
-        ("scale", _DOUBLE),
-        ("window", _INT),
-    ]
-
-
-class _Step(ctypes.Structure):
-    _fields_ = [
-        ("rows", _INT),
-        ("slot", _POINTER),
-        ("block_table", _POINTER),
-        ("table_stride", _INT),
-        ("table_row", _POINTER),
-        ("kv_len", _POINTER),
-        ("rotation", _POINTER),
-        ("threads", _INT),
-    ]
-
-
-class _Heads(ctypes.Structure):
-    _fields_ = [("data", _POINTER), ("row_stride", _INT), ("head_stride", _INT)]
 
 
 class KernelOps(TorchOps):
@@ -62,11 +50,50 @@ class KernelOps(TorchOps):
         self.path = path
         self._library = ctypes.CDLL(str(path))
         self._lanes = int(self._library.vector_lanes())
-        self._attend = self._pair("attend", [_POINTER] * 6)
-        self._add_rms_norm = self._pair("add_rms_norm", [*[_POINTER] * 3, _DOUBLE, _POINTER, _INT, _INT])
-        self._silu_mul = self._pair("silu_mul", [_POINTER, _POINTER, _INT, _INT, _INT])
-        self._linear = self._pair("linear", [*[_POINTER] * 4, _INT, _INT, _INT, _INT])
-        self._draw = self._function("draw_tokens", [_POINTER] * 3 + [_INT] * 4)
+        self._attend = self._pair("attend", [POINTER] * 6)
+        self._add_rms_norm = self._pair("add_rms_norm", [*[POINTER] * 3, DOUBLE, POINTER, INT, INT])
+        self._silu_mul = self._pair("silu_mul", [POINTER, POINTER, INT, INT, INT])
+        self._linear = self._pair("linear", [*[POINTER] * 4, INT, INT, INT, INT])
+        self._attention_block = self._pair("attention_block", [POINTER] * 5)
+        self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
+        self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
+        self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
+        self._gates: WeakKeyDictionary[GatedWeights, GatedBlock | None] = WeakKeyDictionary()
+
+    def attention_block(
+        self,
+        weights: AttentionWeights,
+        rows: torch.Tensor,
+        added: torch.Tensor | None,
+        rotation: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        meta: StepMeta,
+    ) -> torch.Tensor:
+        bound, dtype = self._attentions.get(weights, _UNBOUND), rows.dtype
+        if bound is _UNBOUND:
+            bound = attention_block(weights, keys, values, self._lanes) if self._can_attend(keys) else None
+            self._attentions[weights] = bound
+        if bound is None or dtype is not keys.dtype or rows.shape[0] > FEW_ROWS[dtype] or not rows.is_contiguous():
+            return super().attention_block(weights, rows, added, rotation, keys, values, meta)
+        bound.layer.keys, bound.layer.values = keys.data_ptr(), values.data_ptr()
+        normed = torch.empty_like(rows)
+        step, more = ctypes.byref(paged_step(meta, rotation)), None if added is None else added.data_ptr()
+        self._attention_block[dtype](ctypes.byref(bound), step, rows.data_ptr(), more, normed.data_ptr())
+        return normed
+
+    def gated_block(self, weights: GatedWeights, normed: torch.Tensor) -> torch.Tensor:
+        dtype, count = normed.dtype, normed.shape[0]
+        bound = self._gates.get(weights, _UNBOUND)
+        if bound is _UNBOUND:
+            bound = gated_block(weights, dtype, self._lanes) if dtype in _SUFFIX else None
+            self._gates[weights] = bound
+        if bound is None or count > FEW_ROWS[dtype] or not normed.is_contiguous():
+            return super().gated_block(weights, normed)
+        out = torch.empty_like(normed)
+        function, threads = self._gated_block[dtype], torch.get_num_threads()
+        function(ctypes.byref(bound), normed.data_ptr(), out.data_ptr(), count, threads)
+        return out
 
     def attend(
         self,
@@ -83,8 +110,9 @@ class KernelOps(TorchOps):
         if not self._can_attend(keys) or any(tensor.stride(2) != 1 for tensor in (q, k, v)):
             return super().attend(q, k, v, keys, values, meta, scale=scale, window=window)
         out = torch.empty(q.shape, dtype=q.dtype)
-        layer = self._layer(q.shape[1], keys, values, None, scale, window)
-        self._attend[q.dtype](layer, _step(meta, None), *map(_heads, (q, k, v)), out.data_ptr())
+        layer = paged_layer(q.shape[1], keys, values, None, scale, window)
+        parts = [ctypes.byref(heads_of(rows)) for rows in (q, k, v)]
+        self._attend[q.dtype](ctypes.byref(layer), ctypes.byref(paged_step(meta, None)), *parts, out.data_ptr())
         return out
 
     def attend_joined(
@@ -106,11 +134,11 @@ class KernelOps(TorchOps):
             )
         kv_heads, dim = keys.shape[1], keys.shape[3]
         out = torch.empty((len(qkv), heads * dim), dtype=qkv.dtype)
-        layer = self._layer(heads, keys, values, norms, scale, window)
+        layer = ctypes.byref(paged_layer(heads, keys, values, norms, scale, window))
         start, width = qkv.data_ptr(), qkv.stride(0)
         offsets = (0, heads * dim, (heads + kv_heads) * dim)
-        parts = [ctypes.byref(_Heads(start + offset * qkv.itemsize, width, dim)) for offset in offsets]
-        self._attend[qkv.dtype](layer, _step(meta, rotation), *parts, out.data_ptr())
+        parts = [ctypes.byref(Heads(start + offset * qkv.itemsize, width, dim)) for offset in offsets]
+        self._attend[qkv.dtype](layer, ctypes.byref(paged_step(meta, rotation)), *parts, out.data_ptr())
         return out
 
     def add_rms_norm(
@@ -176,38 +204,3 @@ class KernelOps(TorchOps):
         size, dim = keys.shape[2], keys.shape[3]
         is_whole = dim % self._lanes == 0 and size % self._lanes == 0 and size <= MAX_BLOCK_SIZE
         return keys.device.type == "cpu" and keys.dtype in _SUFFIX and is_whole
-
-    def _layer(
-        self,
-        heads: int,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        norms: HeadNorms | None,
-        scale: float,
-        window: int,
-    ) -> Any:
-        _, kv_heads, size, dim = keys.shape
-        query, key = (None, None) if norms is None else (norms.query.data_ptr(), norms.key.data_ptr())
-        eps = 0.0 if norms is None else norms.eps
-        pointers = (keys.data_ptr(), values.data_ptr(), query, key)
-        return ctypes.byref(_Layer(heads, kv_heads, dim, size, *pointers, eps, scale, window))
-
-
-def _step(meta: StepMeta, rotation: torch.Tensor | None) -> Any:
-    table = meta.block_table
-    return ctypes.byref(
-        _Step(
-            len(meta.row),
-            meta.slot.data_ptr(),
-            table.data_ptr(),
-            table.stride(0),
-            meta.row.data_ptr(),
-            meta.kv_len.data_ptr(),
-            None if rotation is None else rotation.data_ptr(),
-            torch.get_num_threads(),
-        )
-    )
-
-
-def _heads(rows: torch.Tensor) -> Any:
-    return ctypes.byref(_Heads(rows.data_ptr(), rows.stride(0), rows.stride(1)))

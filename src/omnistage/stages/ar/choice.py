@@ -6,8 +6,9 @@ for it. A stop string may end inside a token, which is reported whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from omnistage.core.params import SamplingParams
 from omnistage.modeling.detokenizer import Decoder, DetokenizerState
@@ -17,8 +18,7 @@ STOP = "stop"
 LENGTH = "length"
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(msgspec.Struct, frozen=True):
     """What came of one row. `top` are the most likely tokens with their log probabilities."""
 
     token: int

@@ -63,6 +63,11 @@ class ARStageEngine:
         self._reports: dict[str, StepReport] = {}
         self._num_reruns = 0
 
+    @property
+    def computes_with(self) -> str:
+        """The name of the operations that steps are computed with."""
+        return self._runner.ops.name
+
     # ---- StageEngine -----------------------------------------------------------------------------------------------
 
     def add(self, request: StageRequest) -> None:

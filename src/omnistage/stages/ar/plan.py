@@ -5,8 +5,9 @@ Positions count a sequence's tokens from 0, prompt first. A sequence is one choi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class SequenceKey(NamedTuple):
@@ -16,8 +17,7 @@ class SequenceKey(NamedTuple):
     choice: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRow:
+class PlanRow(msgspec.Struct, frozen=True):
     """What one sequence computes in one step: `tokens` at the positions from `start` on.
 
     `slot` is its row of the block table; `blocks` are written there from column `first_block` on (a sequence that was given
@@ -39,8 +39,7 @@ class PlanRow:
         return self.start + len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True):
     """One step: its rows, decodes first. `preempted` lost their blocks and slot; they will be computed again."""
 
     rows: tuple[PlanRow, ...] = ()

@@ -38,6 +38,12 @@ class RequestState:
     added_s: float = field(default_factory=time.perf_counter)
     begun_s: float | None = None
     forward_s: float = 0.0
+    seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Admission gives every request a seed; without one it follows from the request's name, so a replay draws the same."""
+        named = hashlib.blake2b(self.request_id.encode(), digest_size=8).digest()
+        self.seed = int.from_bytes(named, "little") if self.params.seed is None else self.params.seed
 
     @property
     def request_id(self) -> str:
@@ -46,13 +52,6 @@ class RequestState:
     @property
     def is_done(self) -> bool:
         return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
-
-    @property
-    def seed(self) -> int:
-        """Admission gives every request a seed; without one it follows from the request's name, so a replay draws the same."""
-        if self.params.seed is not None:
-            return self.params.seed
-        return int.from_bytes(hashlib.blake2b(self.request_id.encode(), digest_size=8).digest(), "little")
 
     def sample_row(self, index: int) -> SampleRow:
         """How the next token of choice `index` is sampled."""

@@ -9,13 +9,14 @@ step. Input embeddings of a sequence are held here under its key until `forget`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
 from omnistage.core.errors import UnsupportedByModelError
-from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
+from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta, tensor_on
 from omnistage.modeling.kernels.chosen import chosen_ops, renewed
 from omnistage.modeling.paged_attend import PagedAttend
 from omnistage.modeling.protocols import ARModel, ARStep
@@ -23,12 +24,11 @@ from omnistage.modeling.sampling import Sampled, SampleRow, sample
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(msgspec.Struct, frozen=True):
     """What came of one row: what each of its SampleRows drew, and `hidden` states [rows, hidden] by layer."""
 
     sampled: Sampled | None = None
-    hidden: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    hidden: Mapping[int, torch.Tensor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ class ARRunner:
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> tuple[ARStep, PagedAttend, tuple[int, ...]]:
         for row in plan.rows:
-            self._table[row.slot, row.first_block : row.first_block + len(row.blocks)] = row.blocks
+            if row.blocks:
+                self._table[row.slot, row.first_block : row.first_block + len(row.blocks)] = row.blocks
         device = self._model.device
         meta, positions = StepMeta.of(
             self._table,
@@ -111,7 +112,7 @@ class ARRunner:
             device,
         )
         attend = PagedAttend(self._cache, meta, self.ops)
-        token_ids = torch.tensor([token for row in plan.rows for token in row.tokens], dtype=torch.long, device=device)
+        token_ids = tensor_on(np.array([token for row in plan.rows for token in row.tokens], np.int64), device)
         embeds = self._input_rows(plan, token_ids)
         last = [end - 1 for row, end in zip(plan.rows, meta.q_start[1:], strict=True) if row.samples]
         step = self._model.forward(
@@ -119,14 +120,14 @@ class ARRunner:
             embeds=embeds,
             positions=positions,
             attend=attend,
-            logit_rows=torch.tensor(last, dtype=torch.long, device=device),
+            logit_rows=tensor_on(np.array(last, np.int64), device),
             capture_layers=self._capture_layers if any(row.capture_from is not None for row in plan.rows) else (),
         )
         return step, attend, meta.q_start
 
     def _input_rows(self, plan: StepPlan, token_ids: torch.Tensor) -> torch.Tensor | None:
         """Input embeddings [T, hidden] where a sequence of the step has its own, else None."""
-        if not any(row.key in self._embeds for row in plan.rows):
+        if not self._embeds or not any(row.key in self._embeds for row in plan.rows):
             return None
         rows = self._model.embed(token_ids)
         at = 0

@@ -108,14 +108,15 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """True if a step could compute something. After a step that found no room for anybody it waits for a change."""
-        return not self._is_stalled and any(self._can_run(sequence) for sequence in self._sequences.values())
+        return not self._is_stalled and any(sequence.runnable for sequence in self._sequences.values())
 
     def schedule(self) -> StepPlan:
         """The next step. What it plans must be committed, or its sequence removed, before the next call."""
         self._budget = self.limits.max_num_batched_tokens
         self._drafted, self._preempted = {}, []
-        self._draft_decodes()
-        self._draft_prompts()
+        runnable = [(sequence, count) for sequence in self._running if (count := sequence.runnable)]
+        self._draft_decodes(runnable)
+        self._draft_prompts(runnable)
         if not self._preempted:
             self._admit()
         rows = tuple(self._row(self._sequences[key], count) for key, count in self._drafted.items())
@@ -154,27 +155,26 @@ class Scheduler:
 
     # ---- drafting a step -------------------------------------------------------------------------------------------
 
-    def _draft_decodes(self) -> None:
-        runnable = [sequence for sequence in self._running if self._can_run(sequence)]
+    def _draft_decodes(self, runnable: Sequence[tuple[SequenceState, int]]) -> None:
         kept_back = 1 if self._budget > 1 and self._prompt_waits(runnable) else 0
-        for sequence in runnable:
+        for sequence, remaining in runnable:
             if self._budget <= kept_back:
                 break
-            if sequence.remaining == 1 and sequence.slot != NO_SLOT and self._extend(sequence, 1):
+            if remaining == 1 and sequence.slot != NO_SLOT and self._extend(sequence, 1):
                 self._draft(sequence, 1)
 
-    def _prompt_waits(self, runnable: list[SequenceState]) -> bool:
+    def _prompt_waits(self, runnable: Sequence[tuple[SequenceState, int]]) -> bool:
         """True if some prompt could use a token of this step."""
-        if any(sequence.remaining > 1 for sequence in runnable):
+        if any(remaining > 1 for _, remaining in runnable):
             return True
-        first = next(filter(self._can_run, self._waiting), None)
+        first = next((sequence for sequence in self._waiting if sequence.runnable), None)
         return first is not None and (bool(self._slots) or next(self._victims(first), None) is not None)
 
-    def _draft_prompts(self) -> None:
-        for sequence in list(self._running):
-            if sequence.slot == NO_SLOT or sequence.remaining <= 1 or not self._can_run(sequence):
+    def _draft_prompts(self, runnable: Sequence[tuple[SequenceState, int]]) -> None:
+        for sequence, remaining in runnable:
+            if sequence.slot == NO_SLOT or remaining <= 1:
                 continue
-            count = self._chunk(sequence.remaining)
+            count = self._chunk(remaining)
             if count == 0:
                 break
             if self._extend(sequence, count):
@@ -184,14 +184,11 @@ class Scheduler:
         for sequence in list(self._waiting):
             if self._preempted:
                 break  # one taker a step: whoever lost its place is older than some of those that still wait
-            if not self._can_run(sequence):
+            if not sequence.runnable:
                 continue
             if self._chunk(sequence.remaining) == 0 or not self._start(sequence):
                 break
             self._draft(sequence, self._chunk(sequence.remaining))
-
-    def _can_run(self, sequence: SequenceState) -> bool:
-        return sequence.ready and sequence.remaining > 0 and not sequence.waits_for_leader
 
     def _chunk(self, remaining: int) -> int:
         """How many of a prompt's remaining tokens this step computes."""
@@ -224,9 +221,9 @@ class Scheduler:
 
     def _extend(self, sequence: SequenceState, count: int) -> bool:
         """Blocks for `count` more tokens, if need be from younger sequences."""
-        missing = self.blocks.blocks_for(sequence.computed + count) - len(sequence.blocks)
-        if missing <= 0:
+        if sequence.computed + count <= len(sequence.blocks) * self.blocks.block_size:
             return True
+        missing = self.blocks.blocks_for(sequence.computed + count) - len(sequence.blocks)
         if not self._find_room(sequence, missing):
             return False
         sequence.blocks += self.blocks.allocate(missing) or []
@@ -256,8 +253,8 @@ class Scheduler:
         that can, the older that may not hand over."""
         youngest_first = list(reversed(self._running))
         younger = [other for other in youngest_first if other.order > sequence.order]
-        yield from (other for other in younger if not self._can_run(other))
-        yield from (other for other in younger if self._can_run(other))
+        yield from (other for other in younger if not other.runnable)
+        yield from (other for other in younger if other.runnable)
         yield from (other for other in youngest_first if other.order < sequence.order and not other.ready)
 
     def _start(self, sequence: SequenceState) -> bool:
@@ -313,10 +310,12 @@ class Scheduler:
 
     def _publish(self, sequence: SequenceState) -> None:
         full = sequence.computed // self.blocks.block_size
+        if full <= sequence.published_blocks:
+            return
         digests = self._digests(sequence, full)
         for index in range(sequence.published_blocks, full):
             self.blocks.publish(sequence.blocks[index], digests[index])
-        sequence.published_blocks = max(sequence.published_blocks, full)
+        sequence.published_blocks = full
 
     def _digests(self, sequence: SequenceState, count: int) -> list[bytes]:
         """Digests of the first `count` full blocks; each is computed once."""

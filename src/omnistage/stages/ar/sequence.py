@@ -49,7 +49,13 @@ class SequenceState:
     def remaining(self) -> int:
         """Tokens that can be computed. Of an open prompt the last one is kept back: it has to be the end of a step, so
         that something can be sampled, if no more come."""
-        return max(0, len(self.tokens) - self.computed - self.is_open)
+        left = len(self.tokens) - self.computed - self.is_open
+        return left if left > 0 else 0  # max() costs more than all of this, and it is asked for every row of every step
+
+    @property
+    def runnable(self) -> int:
+        """Tokens that may be computed now: none while it cannot hand over, or its leader has the prompt to compute."""
+        return 0 if not self.ready or self.waits_for_leader else self.remaining
 
     @property
     def output_len(self) -> int:

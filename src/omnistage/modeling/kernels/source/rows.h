@@ -1,6 +1,8 @@
 // Row by row: the sum with a residual and its RMS norm, and the gate of a gated MLP.
 //
 // Each row is computed alone, so its bits do not depend on the batch. Rows and weights are contiguous.
+#pragma once
+
 #include "simd.h"
 
 namespace {
@@ -47,24 +49,3 @@ void silu_mul(const T* gate_up, T* out, int64_t count, int64_t inner, int64_t th
 }
 
 }  // namespace
-
-extern "C" {
-
-void add_rms_norm_f32(float* rows, const float* residual, const float* weight, double eps, float* out, int64_t count,
-                      int64_t hidden) {
-    add_rms_norm(rows, residual, weight, eps, out, count, hidden);
-}
-
-void add_rms_norm_bf16(bfloat16* rows, const bfloat16* residual, const bfloat16* weight, double eps, bfloat16* out,
-                       int64_t count, int64_t hidden) {
-    add_rms_norm(rows, residual, weight, eps, out, count, hidden);
-}
-
-void silu_mul_f32(const float* gate_up, float* out, int64_t count, int64_t inner, int64_t threads) {
-    silu_mul(gate_up, out, count, inner, threads);
-}
-
-void silu_mul_bf16(const bfloat16* gate_up, bfloat16* out, int64_t count, int64_t inner, int64_t threads) {
-    silu_mul(gate_up, out, count, inner, threads);
-}
-}

@@ -4,6 +4,8 @@
 // attends to the keys 0 .. kv_len - 1 of its sequence (or the last `window` of them), block by block, with a running maximum.
 // Rows of one sequence share a tile, so that a block is read from memory once for all of them. A row's arithmetic does not
 // depend on its tile or its neighbours: the same row gives the same bits in any batch and any chunk.
+#pragma once
+
 #include <algorithm>
 #include <vector>
 
@@ -201,18 +203,3 @@ void attend(const PagedLayer& layer, const PagedStep& step, const Heads& q, cons
 }
 
 }  // namespace
-
-extern "C" {
-
-int64_t vector_lanes() { return kLanes; }
-
-void attend_f32(const PagedLayer* layer, const PagedStep* step, const Heads* q, const Heads* k, const Heads* v,
-                float* out) {
-    attend<float>(*layer, *step, *q, *k, *v, out);
-}
-
-void attend_bf16(const PagedLayer* layer, const PagedStep* step, const Heads* q, const Heads* k, const Heads* v,
-                 bfloat16* out) {
-    attend<bfloat16>(*layer, *step, *q, *k, *v, out);
-}
-}

@@ -2,6 +2,8 @@
 //
 // A tile is some rows of x times some rows of w, as many products as a vector has lanes, so that one transposition adds them all
 // up. Every product is summed in the same order whatever the tile: the same row gives the same bits in any batch.
+#pragma once
+
 #include <algorithm>
 #include <vector>
 
@@ -69,17 +71,3 @@ void linear(const T* x, const T* w, const T* bias, T* y, int64_t count, int64_t 
 }
 
 }  // namespace
-
-extern "C" {
-
-// `inner` and `outer` are multiples of the lanes of a vector.
-void linear_f32(const float* x, const float* w, const float* bias, float* y, int64_t count, int64_t inner,
-                int64_t outer, int64_t threads) {
-    linear(x, w, bias, y, count, inner, outer, threads);
-}
-
-void linear_bf16(const bfloat16* x, const bfloat16* w, const bfloat16* bias, bfloat16* y, int64_t count, int64_t inner,
-                 int64_t outer, int64_t threads) {
-    linear(x, w, bias, y, count, inner, outer, threads);
-}
-}

@@ -1,0 +1,77 @@
+"""Autoregressive decoding against transformers' `generate`, side by side on one thread each (benchmarks.decoding)."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from functools import partial
+
+from benchmarks.decoding import PAIRS, PREFILL, STEPS, Measured
+from benchmarks.rows import Benchmark, Row
+
+GOALS = {
+    "tiny": {1: 5.0, 8: 2.8, 32: 2.0},
+    "55m": {1: 1.4, 8: 1.9, 32: 1.8},
+    "smollm2": {1: 1.4, 8: 1.9, 32: 1.8},
+}
+PREFILL_GOAL = 1.2
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # Without them glibc gives large buffers back after every step, and both sides fault their pages in again.
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**31),
+}
+"""The same for both sides, which are in one process."""
+_TIMEOUT_S = 1800
+
+
+def vs_generate(model: str, dtype: str) -> list[Row]:
+    command = [sys.executable, "-m", "benchmarks.decoding", model, dtype]
+    done = subprocess.run(
+        command, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=True
+    )
+    found = [Measured(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [_row(model, dtype, measured) for measured in found if measured.batch or _has_prefill(model)]
+
+
+def _row(model: str, dtype: str, found: Measured) -> Row:
+    assert dtype != "float32" or found.equal == max(1, found.batch), (
+        f"only {found.equal} of {found.batch} answers are the peer's"
+    )
+    what = f"{STEPS} decode steps" if found.batch else f"one token behind {PREFILL}"
+    span = f"{min(found.ratios):.2f}-{max(found.ratios):.2f} in {PAIRS} pairs"
+    workload = f"{model} {dtype}, {what}; {span}; whole answers {found.whole:.2f}; {found.equal} equal; {found.peer}"
+    return Row(
+        name_of(model, dtype, found.batch),
+        found.ours_ms,
+        f">= {GOALS[model][found.batch] if found.batch else PREFILL_GOAL}",
+        "ms",
+        f"{workload}; computed with {found.ours_computes_with}",
+        peer=found.peer_ms,
+        peer_version=found.peer,
+        ratio=statistics.median(found.ratios),
+        env=ENVIRONMENT,
+    )
+
+
+def name_of(model: str, dtype: str, batch: int) -> str:
+    suffix = "_bf16" if dtype == "bfloat16" else ""
+    return f"ar_{model}_b{batch}_vs_generate{suffix}" if batch else f"ar_prefill_{PREFILL}_vs_generate{suffix}"
+
+
+def _has_prefill(model: str) -> bool:
+    return model == "55m"
+
+
+BENCHMARKS = tuple(
+    Benchmark(
+        tuple(name_of(model, dtype, batch) for batch in (*GOALS[model], *([0] if _has_prefill(model) else []))),
+        partial(vs_generate, model, dtype),
+        quick=dtype == "float32" and model == "tiny",
+    )
+    for dtype in ("float32", "bfloat16")
+    for model in GOALS
+)

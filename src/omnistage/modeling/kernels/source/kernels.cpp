@@ -1,0 +1,34 @@
+// What the library offers by name, once for float32 and once for bfloat16. Python's side is modeling/kernels/native.py.
+#include "layers.h"
+
+#define FOR_EACH_TYPE(OFFER) OFFER(f32, float) OFFER(bf16, bfloat16)
+
+#define OFFER(suffix, T)                                                                                               \
+    void attend_##suffix(const PagedLayer* layer, const PagedStep* step, const Heads* q, const Heads* k,               \
+                         const Heads* v, T* out) {                                                                     \
+        attend<T>(*layer, *step, *q, *k, *v, out);                                                                     \
+    }                                                                                                                  \
+    void add_rms_norm_##suffix(T* rows, const T* residual, const T* weight, double eps, T* out, int64_t count,         \
+                               int64_t hidden) {                                                                       \
+        add_rms_norm(rows, residual, weight, eps, out, count, hidden);                                                 \
+    }                                                                                                                  \
+    void silu_mul_##suffix(const T* gate_up, T* out, int64_t count, int64_t inner, int64_t threads) {                  \
+        silu_mul(gate_up, out, count, inner, threads);                                                                 \
+    }                                                                                                                  \
+    /* `inner` and `outer` are multiples of the lanes of a vector; here and in both blocks. */                         \
+    void linear_##suffix(const T* x, const T* w, const T* bias, T* y, int64_t count, int64_t inner, int64_t outer,     \
+                         int64_t threads) {                                                                            \
+        linear(x, w, bias, y, count, inner, outer, threads);                                                           \
+    }                                                                                                                  \
+    void attention_block_##suffix(const AttentionBlock* block, const PagedStep* step, T* rows, const T* added,         \
+                                  T* normed) {                                                                         \
+        attention_block<T>(*block, *step, rows, added, normed);                                                        \
+    }                                                                                                                  \
+    void gated_block_##suffix(const GatedBlock* block, const T* normed, T* out, int64_t count, int64_t threads) {      \
+        gated_block<T>(*block, normed, out, count, threads);                                                           \
+    }
+
+extern "C" {
+int64_t vector_lanes() { return kLanes; }
+FOR_EACH_TYPE(OFFER)
+}

@@ -1,0 +1,67 @@
+// The two halves of a decoder layer for few rows, each in one call: what a step of few rows costs beside its arithmetic is calls.
+//
+// They are the same operations in the same order as one by one, so their bits are the same too. `rows` [count, hidden] grow in place.
+#pragma once
+
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
+
+// A linear layer: `weight` [outer, inner], `bias` [outer] or null.
+struct Matrix {
+    const void *weight, *bias;
+    int64_t inner, outer;
+};
+
+// The norm before the joined projections, and the norm before the MLP; weights [hidden].
+struct AttentionBlock {
+    PagedLayer layer;
+    Matrix qkv, output;
+    const void *input_norm, *mlp_norm;
+    double eps;
+};
+
+struct GatedBlock {
+    Matrix gate_up, down;
+};
+
+namespace {
+
+template <class T>
+void multiply(const Matrix& by, const T* x, T* y, int64_t count, int64_t threads) {
+    linear(x, static_cast<const T*>(by.weight), static_cast<const T*>(by.bias), y, count, by.inner, by.outer, threads);
+}
+
+// `rows` += `added` (or null), then += what attention makes of their norm; `normed` is what the MLP reads.
+template <class T>
+void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows, const T* added, T* normed) {
+    static thread_local std::vector<T> scratch;
+    int64_t count = step.rows, hidden = block.qkv.inner, dim = block.layer.head_dim;
+    int64_t width = block.qkv.outer, heads = block.layer.heads, kv_heads = block.layer.kv_heads;
+    scratch.resize(count * (std::max(width, hidden) + block.output.inner));
+    T *found = scratch.data(), *joined = found + count * block.output.inner;
+    const T* input_norm = static_cast<const T*>(block.input_norm);
+    add_rms_norm(rows, added, input_norm, block.eps, normed, count, hidden);
+    multiply(block.qkv, normed, joined, count, step.threads);
+    Heads q{joined, width, dim}, k{joined + heads * dim, width, dim}, v{joined + (heads + kv_heads) * dim, width, dim};
+    attend<T>(block.layer, step, q, k, v, found);
+    T* attended = joined;  // the projections have been read
+    multiply(block.output, found, attended, count, step.threads);
+    add_rms_norm(rows, attended, static_cast<const T*>(block.mlp_norm), block.eps, normed, count, hidden);
+}
+
+// `normed` [count, hidden] -> `out` [count, hidden].
+template <class T>
+void gated_block(const GatedBlock& block, const T* normed, T* out, int64_t count, int64_t threads) {
+    static thread_local std::vector<T> scratch;
+    int64_t inner = block.down.inner;
+    scratch.resize(3 * count * inner);
+    T *gate_up = scratch.data(), *gated = gate_up + 2 * count * inner;
+    multiply(block.gate_up, normed, gate_up, count, threads);
+    silu_mul(gate_up, gated, count, inner, threads);
+    multiply(block.down, gated, out, count, threads);
+}
+
+}  // namespace
