@@ -13,7 +13,6 @@ from typing import Any
 
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.obs.figures import FlowObserver
-from omnistage.runtime.agenda import slices
 from omnistage.runtime.base import Machine
 from omnistage.runtime.launch import WORKER_MODULE
 from omnistage.runtime.loop import RuntimeLoop
@@ -129,17 +128,14 @@ class Driver(RuntimeLoop):
             item.ref for item in message.items if isinstance(item, Emitted) and item.ref is not None
         )
         process, replica, epoch = incarnation
-        now, arrivals = time.monotonic(), message.arrivals
-        for items in slices(message.items):
-            self._post(
-                Reported(
-                    now=now,
-                    process=process,
-                    replica=replica,
-                    epoch=epoch,
-                    items=items,
-                    at_s=message.at_s,
-                    arrivals=arrivals,
-                )
+        self._post(
+            Reported(
+                now=time.monotonic(),
+                process=process,
+                replica=replica,
+                epoch=epoch,
+                items=message.items,
+                at_s=message.at_s,
+                arrivals=message.arrivals,
             )
-            arrivals = ()
+        )

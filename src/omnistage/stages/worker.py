@@ -41,6 +41,7 @@ from omnistage.stages.inspection import answer
 from omnistage.stages.intake import IntakeState
 from omnistage.stages.loop import StageLoop
 from omnistage.stages.prepare.runner import PrepareRunner
+from omnistage.stages.reports import reports
 from omnistage.wire.channels import WorkerChannel
 from omnistage.wire.messages import (
     Cancel,
@@ -177,7 +178,9 @@ class Worker:
         with self._lock:
             arrivals = tuple(self._arrivals)
             self._arrivals.clear()
-        self._send(StepReport(items=tuple(events), at_s=self._clock(), arrivals=arrivals))
+        for items in reports(events):
+            self._send(StepReport(items=items, at_s=self._clock(), arrivals=arrivals))
+            arrivals = ()
 
     def ended(self, stage_id: int, error: BaseException | None) -> None:
         if error is not None:

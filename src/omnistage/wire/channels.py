@@ -154,12 +154,13 @@ class _Lines:
             return taken
 
     def receive(self) -> list[tuple[_LineState, memoryview]]:
-        """At most BATCH messages of all lines; the descriptor stays readable if there are more."""
+        """At most BATCH messages of all lines; the descriptor stays readable if there are more. Of a line that says much a chunk is
+        read at a time, or as much as makes one message whole: the others wait meanwhile."""
         with self.lock:
             if self.closed:
                 return []
             more = True
-            while more and len(self._whole) < BATCH:
+            while more and not self._whole:
                 more = False
                 for descriptor, events in self._ready():
                     more |= self._serve(descriptor, events)
