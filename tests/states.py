@@ -22,6 +22,8 @@ RISING = frozenset(
         "preemptions",
         "prepared_cache_nbytes",  # bounded; kept for the next request with the same prompt
         "prepared_hits_total",
+        "prefix_hits_total",
+        "prefix_queries_total",
         "prepared_misses_total",
         "reason",
         "refused_puts",

@@ -52,7 +52,16 @@ def ar_engine(
         capture_layers=capture_layers,
     )
     runner.warm_up()
-    log.info("%s computes with %s", type(model).__name__, runner.ops.name, extra={"stage": config.model_stage})
+    told = {"stage": config.model_stage}
+    log.info("%s computes with %s", type(model).__name__, runner.ops.name, extra=told)
+    fits = min(config.max_num_seqs, (num_blocks - 1) * config.block_size / max_model_len)
+    log.info(
+        "the cache holds %d tokens, %.1f requests of %d",
+        (num_blocks - 1) * config.block_size,
+        fits,
+        max_model_len,
+        extra=told,
+    )
     limits = Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

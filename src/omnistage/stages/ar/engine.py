@@ -142,6 +142,8 @@ class ARStageEngine:
             "kv_blocks_total": blocks.capacity,
             "kv_blocks_free": blocks.num_free,
             "preemptions": self._scheduler.num_preemptions,
+            "prefix_queries_total": self._scheduler.num_prefix_queries,
+            "prefix_hits_total": self._scheduler.num_prefix_hits,
             "batches_rerun": self._num_reruns,
             "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values() if state.inbox is not None),
         }

@@ -50,6 +50,8 @@ class Scheduler:
         self.limits = limits
         self.blocks = blocks
         self.num_preemptions = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
         self._sequences: dict[SequenceKey, SequenceState] = {}
         self._waiting: list[SequenceState] = []
         self._running: list[SequenceState] = []
@@ -271,6 +273,8 @@ class Scheduler:
         sequence.announced_blocks = 0
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
+            self.num_prefix_queries += len(sequence.tokens)
+            self.num_prefix_hits += sequence.computed
         sequence.slot = heapq.heappop(self._slots)
         self._waiting.remove(sequence)
         bisect.insort(self._running, sequence, key=_order)

@@ -1,0 +1,43 @@
+"""Ten thousand requests of random lengths through a cache that holds a few of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from omnistage.obs.process import process_figures
+from tests.tiny.engines import build, greedy, stage_request
+
+REQUESTS = 10_000
+AT_ONCE = 48
+WARM = 2_000
+GROWTH_NBYTES = 8 * 2**20
+
+
+def test_ten_thousand_requests_leave_nothing_behind(checkpoint: Callable[[str], Path]) -> None:
+    """Fault: a block, a slot or some memory is lost now and then, with a preemption or a shared prefix."""
+    engine = build(checkpoint("llama"), kv_cache_bytes=2**20, max_model_len=128)
+    empty = engine.gauges()
+    chance = random.Random(0)
+    openings = [[chance.randrange(5, 380) for _ in range(40)] for _ in range(5)]
+    begun = ended = cached = before = 0
+    while ended < REQUESTS:
+        while begun < REQUESTS and begun - ended < AT_ONCE:
+            own = [chance.randrange(5, 380) for _ in range(chance.randint(1, 40))]
+            prompt = chance.choice(openings)[: chance.randint(0, 40)] + own
+            engine.add(stage_request(f"r{begun}", prompt, greedy(chance.randint(1, 8)), begun))
+            begun += 1
+        for output in engine.step():
+            assert output.error is None
+            if output.finish_reason is not None:
+                ended, cached = ended + 1, cached + output.usage.cached_tokens
+                before = process_figures()["rss_nbytes"] if ended == WARM else before
+    after = engine.gauges()
+    counters = {"preemptions", "prefix_queries_total", "prefix_hits_total"}
+    assert {name: after[name] for name in empty if name not in counters} == {
+        name: empty[name] for name in empty if name not in counters
+    }
+    assert after["prefix_hits_total"] == cached > 0
+    assert after["preemptions"] > 0
+    assert process_figures()["rss_nbytes"] - before <= GROWTH_NBYTES
