@@ -197,8 +197,10 @@ def test_the_first_half_of_a_layer_is_its_operations(
         grown, cached = rows.clone(), (keys.clone(), values.clone())
         return [block(weights, grown, added, rotation, *cached, step["meta"]), grown, *cached]
 
-    ours, one_by_one = run(kernels.attention_block), run(partial(TorchOps.attention_block, kernels))
-    assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(ours, one_by_one, strict=True))
+    one_by_one = run(partial(TorchOps.attention_block, kernels))
+    for _ in range(2):  # the second time over another cache: what is bound once are the weights
+        ours = run(kernels.attention_block)
+        assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(ours, one_by_one, strict=True))
 
 
 @given(

@@ -27,7 +27,7 @@ struct bfloat16 {
     uint16_t bits;
 };
 
-static inline Floats splat(float value) { return Floats{} + value; }
+static inline Floats splat(float value) { return value - Floats{}; }  // x - 0 costs nothing; x + 0 is an addition, for -0
 
 static inline Floats load(const float* from) {
     Floats found;
