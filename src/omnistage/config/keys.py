@@ -206,6 +206,13 @@ _STAGE_KEYS = (
     _stage("max_model_len", Integer(1, 2**24), "Tokens of prompt and answer together.", AR, ignored_on=GENERATION),
     _stage("kv_cache_bytes", Integer(1, 2**50), "Bytes of keys and values, all layers together.", AR),
     _stage("block_size", Integer(1, 1024), "Tokens per block of the KV cache.", AR, ignored_on=GENERATION),
+    _stage(
+        "model_impl",
+        Text(("auto", "decoder", "transformers")),
+        "What runs the model: the decoder of this package, transformers' own modules, or the first that can.",
+        AR,
+        ignored_on=GENERATION,
+    ),
     _stage("enable_prefix_caching", Boolean(), "Share the KV blocks of equal beginnings.", AR, ignored_on=GENERATION),
     _stage("enable_chunked_prefill", Boolean(), "Cut long prompts into several steps.", AR, ignored_on=GENERATION),
 )

@@ -80,6 +80,7 @@ class ARStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_ar"):
     max_model_len: int = 2048
     kv_cache_bytes: int = 512 * 2**20
     block_size: int = 32
+    model_impl: str = "auto"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     default_sampling_params: SamplingParams = SamplingParams()

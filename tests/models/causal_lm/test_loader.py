@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from omnistage.core.errors import BrokenCheckpointError
+from omnistage.core.errors import BrokenCheckpointError, ConfigError
 from omnistage.modeling.decoder import Decoder
 from omnistage.models.causal_lm.loader import load
 from omnistage.models.causal_lm.processor import load_processor
@@ -28,6 +28,15 @@ def test_other_shapes_are_loaded_by_transformers(tmp_path: Path) -> None:
     model = load(stage_config(write_checkpoint(tmp_path, "mistral")))
     assert type(model).__name__ == "TransformersModel"
     assert model.vocab_size == VOCAB_SIZE
+
+
+def test_either_way_can_be_asked_for(tmp_path: Path) -> None:
+    """Fault: a comparison of the two compares one with itself."""
+    llama, mistral = write_checkpoint(tmp_path / "l", "llama"), write_checkpoint(tmp_path / "m", "mistral")
+    assert isinstance(load(stage_config(llama, model_impl="decoder")), Decoder)
+    assert type(load(stage_config(llama, model_impl="transformers"))).__name__ == "TransformersModel"
+    with pytest.raises(ConfigError, match="model_impl: 'decoder' is not accepted; accepted: auto or transformers"):
+        load(stage_config(mistral, model_impl="decoder"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
-from omnistage.core.errors import BrokenCheckpointError
+from omnistage.core.errors import BrokenCheckpointError, ConfigError
 from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
 from omnistage.modeling.folder import CONFIG, read_json
 from omnistage.modeling.kernels.build import compiler
@@ -20,10 +20,14 @@ _UNIVERSAL = "omnistage.modeling.transformers_model:load_transformers_model"
 
 
 def load(config: ARStageConfig) -> ARModel:
-    """The model of `config.model_path`. Raises BrokenCheckpointError for a folder that is none."""
+    """The model of `config.model_path`. Raises BrokenCheckpointError for a folder that is none, ConfigError for a
+    `model_impl` that cannot run it."""
     folder, dtype = Path(config.model_path), dtype_of(config.dtype)
     settings = read_json(folder, CONFIG)
-    shape = _shape(folder, settings)
+    shape = _shape(folder, settings) if config.model_impl != "transformers" else None
+    if shape is None and config.model_impl == "decoder":
+        accepted = f"auto or transformers, because {folder} is no plain {', '.join(sorted(DECODER_TYPES))}"
+        raise ConfigError.of(f"stage {config.model_stage}: model_impl", config.model_impl, accepted)
     if shape is not None:
         return load_decoder(folder, shape, dtype, pack=compiler() is None)
     universal: Any = resolve_hook(_UNIVERSAL)  # importing transformers takes seconds: only for those who need it
