@@ -78,6 +78,20 @@ def test_an_older_request_is_never_parked_for_a_younger_one() -> None:
     assert scheduler.seat() == Seating(seated=("b",))
 
 
+def test_whoever_passes_its_slot_on_and_takes_another_keeps_it() -> None:
+    """Fault: a request is parked and seated in one breath, and counted as one that gave its place up."""
+    scheduler = GenerationScheduler(slots=2, budget=1)
+    for name, order in (("paused", 0), ("old", 1), ("young", 2)):
+        scheduler.add(name, (0, order))
+    for name in ("paused", "young"):
+        scheduler.set_input(name, True)
+    assert scheduler.seat() == Seating(seated=("paused", "young"))
+    scheduler.set_ready("paused", False)
+    scheduler.set_input("old", True)
+    assert scheduler.seat() == Seating(parked=("paused",), seated=("old",))
+    assert scheduler.candidates() == ["old", "young"]
+
+
 def test_equal_keys_share_a_batch_within_the_budget() -> None:
     """Fault: a step longer than its budget, or a batch of things that do not fit together."""
     scheduler = scheduler_of("a", "b", "c", "d", slots=4, budget=10)

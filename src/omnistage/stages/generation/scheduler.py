@@ -87,7 +87,9 @@ class GenerationScheduler:
         return any(state.seated or free > 0 or self._victim(state) is not None for state in able)
 
     def seat(self) -> Seating:
-        """Gives slots to requests that can run, oldest first."""
+        """Gives slots to requests that can run, oldest first. Whoever loses one to an older request and takes another from one
+        that may not hand over has kept its own."""
+        held = {request_id for request_id, state in self._requests.items() if state.seated}
         parked: list[str] = []
         seated: list[str] = []
         free = self._slots - self.running
@@ -104,7 +106,10 @@ class GenerationScheduler:
                 parked.append(victim)
             state.seated = True
             seated.append(request_id)
-        return Seating(parked=tuple(parked), seated=tuple(seated))
+        return Seating(
+            parked=tuple(request_id for request_id in parked if not self._requests[request_id].seated),
+            seated=tuple(request_id for request_id in seated if request_id not in held),
+        )
 
     def form_batch(self, work: Mapping[str, Work]) -> tuple[str, ...]:
         """The requests of the next step. `work` has an entry for each of `candidates()`."""
