@@ -5,8 +5,10 @@ Faults pinned: memory of a worker that was started anew is compared with nothing
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -70,6 +72,18 @@ def test_whoever_kills_looks_until_it_is_told() -> None:
     time.sleep(0.01)
     assert watch.whole()
     assert watch.violations() == []
+
+
+async def test_looks_without_a_pause_hide_no_slow_beat() -> None:
+    """Fault: /health takes seconds under load, and nobody is told because of a thousand quick answers after a death."""
+    watch = checks.Watch(scripted((200, {"stages": {}})))
+    beating = asyncio.create_task(watch.run())
+    while not watch.beats:
+        await asyncio.sleep(0.01)
+    beating.cancel()
+    watch.beats[:] = [replace(watch.beats[0], took_s=2.0)]
+    watch.looks += [replace(watch.beats[0], took_s=0.001)] * 1000
+    assert watch.p99_s == 2.0
 
 
 def test_a_death_that_is_never_told_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
