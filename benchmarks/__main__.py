@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import added, ar, handoff, hops, machine, sse, start
-from benchmarks.rows import Benchmark, Row
+from benchmarks.rows import Benchmark, Row, Skipped
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     *start.BENCHMARKS,
@@ -50,14 +50,25 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'row':32} {'ours':>10} {'unit':12} {'peer':>9} {'ratio':>7}  {'goal':8} {'':8} load")
     rows: list[Row] = []
+    skipped: dict[str, str] = {}
     for benchmark in chosen(arguments.only, arguments.all):
-        found = benchmark.run()
-        rows += found
-        for row in found:
-            show(row)
+        match benchmark.run():
+            case Skipped(reason):
+                skipped |= dict.fromkeys(benchmark.names, reason)
+                for name in benchmark.names:
+                    print(f"{name:32} skipped: {reason}", flush=True)
+            case found:
+                rows += found
+                for row in found:
+                    show(row)
     versions = {name: metadata.version(name) for name in ("omnistage", "torch", "transformers", "onnxruntime")}
     OUT.parent.mkdir(exist_ok=True)
-    report = {"versions": versions, "python": platform.python_version(), "rows": [row.as_dict() for row in rows]}
+    report = {
+        "versions": versions,
+        "python": platform.python_version(),
+        "rows": [row.as_dict() for row in rows],
+        "skipped": skipped,
+    }
     OUT.write_text(json.dumps(report, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""One engine and one peer over the same folder, in one process: `python -m benchmarks.decoding MODEL DTYPE`, for benchmarks.ar.
+"""One engine and one peer over the same folder: `python -m benchmarks.decoding PEER MODEL DTYPE`, for benchmarks.ar.
 
 Prints one line of JSON per batch size. Both sides decode greedily from token ids; the tokens must be equal (in float32) before
 anything is timed. A decode step is (time for 1 + STEPS tokens - time for 1 token) / STEPS. Sides take turns; a ratio is of
@@ -13,8 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,7 @@ import torch
 
 from benchmarks.checkpoints import checkpoint
 from benchmarks.peers.generate import GenerateSide
+from benchmarks.peers.vllm_process import vllm_side
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.params import SamplingParams
 from omnistage.core.request import OmniRequest, Prompt
@@ -145,19 +147,40 @@ def prefill(ours: EngineSide, peer: Side, vocab_size: int, told: str) -> Measure
     )
 
 
+def beside_generate(ours: EngineSide, folder: Path, dtype: str, vocab_size: int) -> Iterator[Measured]:
+    """In this process; the peer has the faster of its caches."""
+    peer = GenerateSide(folder, getattr(torch, dtype))
+    for batch in BATCHES:
+        prompts = prompts_of(batch, vocab_size)
+        peer.choose_cache(prompts, 17)
+        yield measure(ours, peer, prompts, f"{peer.version}, {peer.cache} cache")
+    yield prefill(ours, peer, vocab_size, peer.version)
+
+
+def beside_vllm(
+    ours: EngineSide, folder: Path, dtype: str, vocab_size: int, *, compiled: bool = False
+) -> Iterator[Measured]:
+    """In a process of its own, which waits while ours computes."""
+    with vllm_side(folder, dtype, compiled=compiled) as peer:
+        for batch in BATCHES:
+            yield measure(ours, peer, prompts_of(batch, vocab_size), peer.version)
+
+
+BESIDE: dict[str, Callable[[EngineSide, Path, str, int], Iterator[Measured]]] = {
+    "generate": beside_generate,
+    "vllm": beside_vllm,
+    "vllm_compiled": partial(beside_vllm, compiled=True),
+}
+
+
 def main() -> None:
-    name, dtype = sys.argv[1:]
+    peer, name, dtype = sys.argv[1:]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = checkpoint(name, Path(scratch), getattr(torch, dtype))
         vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
-        ours, peer = EngineSide(folder, dtype), GenerateSide(folder, getattr(torch, dtype))
-        for batch in BATCHES:
-            prompts = prompts_of(batch, vocab_size)
-            peer.choose_cache(prompts, 17)
-            found = measure(ours, peer, prompts, f"{peer.version}, {peer.cache} cache")
+        for found in BESIDE[peer](EngineSide(folder, dtype), folder, dtype, vocab_size):
             print(json.dumps(asdict(found)), flush=True)
-        print(json.dumps(asdict(prefill(ours, peer, vocab_size, peer.version))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What a benchmark yields, and which there are.
 
 A row states our figure, the peer's (null where a figure has no peer), the goal, and all that is needed to judge them. Ratios
-are medians of interleaved pairs, measured in one run. A benchmark is a function without arguments that returns rows.
+are medians of interleaved pairs, measured in one run. A benchmark is a function without arguments that returns rows,
+or says why there are none.
 """
 
 from __future__ import annotations
@@ -45,9 +46,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a benchmark gives for all of its rows where it cannot run, because a peer is not there."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """`names` are the rows it yields; `quick` ones together take less than ten minutes."""
 
     names: tuple[str, ...]
-    run: Callable[[], list[Row]]
+    run: Callable[[], list[Row] | Skipped]
     quick: bool = True
