@@ -4,6 +4,7 @@ Faults pinned: a chunk border that moves with credit; more items in flight than 
 room an older one waits for; a lost tail; a second end; memory that grows while an edge is blocked.
 """
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -236,8 +237,22 @@ def test_a_payload_that_can_never_travel_fails_its_request_alone() -> None:
     assert [event.request_id for event in pumped.events] == ["good"]
     [(request, error)] = pumped.failed
     assert request.request_id == "bad"
-    assert isinstance(error, PayloadTooLargeError)
+    assert error.code == PayloadTooLargeError.code
     assert "bad" not in sender.emitter
+
+
+def test_what_cannot_travel_is_let_go_of_at_once() -> None:
+    """Fault: a failed request keeps a dead neighbour's memory mapped until garbage happens to be collected."""
+    sender = Sender(OutputEdge(target=1))
+    sender.open("bad")
+    gc.collect()
+    gc.disable()
+    try:
+        sender.emitter.gather("bad", rows(1, too_large=True))
+        assert len(sender.emitter.pump().failed) == 1
+        assert not [held for held in gc.get_objects() if isinstance(held, MultimodalPayload)]
+    finally:
+        gc.enable()
 
 
 def test_a_select_hook_picks_per_edge_and_none_sends_nothing() -> None:

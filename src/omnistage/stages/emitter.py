@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from omnistage.config.stage import OutputEdge
 from omnistage.connectors.base import INLINE_NBYTES, Connectors
-from omnistage.core.errors import OmniError, PayloadTooLargeError, StageFailedError
+from omnistage.core.errors import ErrorInfo, OmniError, PayloadTooLargeError, StageFailedError
 from omnistage.core.payload import MultimodalPayload, merge
 from omnistage.core.request import OmniRequest
 from omnistage.stages.base import StageOutput, StageRequest
@@ -113,10 +113,12 @@ class OutgoingState:
 
 @dataclass(slots=True)
 class Pumped:
-    """What one `pump` did. `failed`: requests whose payloads cannot travel; they are forgotten here."""
+    """What one `pump` did. `failed`: requests whose payloads cannot travel; they are forgotten here. Their errors are values: an
+    exception knows the frame that keeps it, and that circle keeps the payload, and the memory it lies in, until garbage is
+    collected."""
 
     events: list[Emitted | StageDone] = field(default_factory=list)
-    failed: list[tuple[StageRequest, Exception]] = field(default_factory=list)
+    failed: list[tuple[StageRequest, ErrorInfo]] = field(default_factory=list)
 
 
 class Emitter:
@@ -209,7 +211,7 @@ class Emitter:
                 self._pump_request(state, pumped, led)
             except Exception as error:  # noqa: BLE001 - a payload that cannot be put fails its own request, whatever it is
                 self.close(state.request.request_id)
-                pumped.failed.append((state.request, error))
+                pumped.failed.append((state.request, ErrorInfo.of(error, stage=self._stage)))
         return pumped
 
     def _pump_request(self, state: OutgoingState, pumped: Pumped, led: set[int]) -> None:

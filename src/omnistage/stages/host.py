@@ -253,7 +253,7 @@ class StageHost:
         self._must_pump = False
         pumped = self._emitter.pump()
         events: list[WorkerEvent] = [*pumped.events]
-        events.extend(self._fail(request, self._error(error)) for request, error in pumped.failed)
+        events.extend(self._fail(request, error) for request, error in pumped.failed)
         for request_id in [held for held in self._held if held not in self._emitter]:
             del self._held[request_id]
         self._tell_readiness()
