@@ -36,7 +36,7 @@ ROW = st.fixed_dictionaries(
 
 @given(
     rows=st.lists(ROW, min_size=1, max_size=4),
-    vocab=st.sampled_from([1, 7, 64, 255, 257, 300, 1000]),
+    vocab=st.sampled_from([1, 7, 64, 255, 257, 300, 1000, 5003]),
     spread=st.sampled_from([0.0, 0.5, 3.0, 40.0]),
     rounds=st.booleans(),
     seed=st.integers(0, 999),

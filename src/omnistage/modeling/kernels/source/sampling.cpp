@@ -4,6 +4,7 @@
 // `few`) the draw walks from the best down, equal values by ascending id; among all it walks by ascending id. Nothing sorts a
 // vocabulary unless a nucleus is wider than `few`.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "simd.h"
@@ -25,62 +26,82 @@ bool is_better(const Candidate& a, const Candidate& b) {
     return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
-// The greatest logit, or NaN if there is one.
-float greatest(const float* logits, int64_t vocab) {
-    Floats best = splat(-INFINITY);
-    Ints odd{};
-    int64_t i = 0;
-    for (; i + kLanes <= vocab; i += kLanes) {
-        Floats x = load(logits + i);
-        best = x > best ? x : best;
-        odd |= (x != x);
-    }
-    float found = most(best);
-    for (int lane = 0; lane < kLanes; lane++)
-        if (odd[lane]) return NAN;
-    for (; i < vocab; i++) {
-        if (logits[i] != logits[i]) return NAN;
-        found = std::max(found, logits[i]);
-    }
-    return found;
-}
+constexpr int kStretch = 4 * kLanes;  // logits of which only the greatest is remembered
 
-int64_t first_of(const float* logits, int64_t vocab, float value) {
-    return std::find(logits, logits + vocab, value) - logits;
-}
+// One row of logits, with the greatest of every stretch: what is sought later is sought in the few stretches that have it.
+struct RowState {
+    const float* logits;
+    int64_t vocab;
+    std::vector<float>& tops;
+    float best = -INFINITY;  // NaN if some logit is
+
+    RowState(const float* logits, int64_t vocab, std::vector<float>& tops) : logits(logits), vocab(vocab), tops(tops) {
+        tops.clear();
+        Ints odd{};
+        int64_t i = 0;
+        for (; i + kStretch <= vocab; i += kStretch) {
+            Floats top = load(logits + i);
+            odd |= (top != top);
+            for (int v = 1; v < kStretch / kLanes; v++) {
+                Floats x = load(logits + i + v * kLanes);
+                top = x > top ? x : top;
+                odd |= (x != x);
+            }
+            tops.push_back(most(top));
+        }
+        if (i < vocab) tops.push_back(*std::max_element(logits + i, logits + vocab));
+        bool is_odd = std::any_of(logits + i, logits + vocab, [](float x) { return x != x; });
+        for (int lane = 0; lane < kLanes; lane++) is_odd |= odd[lane] != 0;
+        best = is_odd ? NAN : *std::max_element(tops.begin(), tops.end());
+    }
+
+    // Calls `take(token)` for every logit that is at least `least`, by ascending id.
+    template <class Take>
+    void each(float least, Take take) const {
+        for (size_t stretch = 0; stretch < tops.size(); stretch++) {
+            if (tops[stretch] < least) continue;
+            int64_t begin = int64_t(stretch) * kStretch, end = std::min<int64_t>(begin + kStretch, vocab);
+            for (int64_t i = begin; i < end; i++)
+                if (logits[i] >= least) take(i);
+        }
+    }
+
+    int64_t first_best() const {
+        int64_t stretch = std::find(tops.begin(), tops.end(), best) - tops.begin();
+        return std::find(logits + stretch * kStretch, logits + vocab, best) - logits;
+    }
+};
 
 float scaled(float logit, float best, float temperature) { return (logit - best) / temperature; }
 
-// All tokens whose scaled value is at least the count-th best, best first.
-void best_of(const float* logits, int64_t vocab, float best, float temperature, int64_t count,
-             std::vector<Candidate>& found) {
-    found.clear();
-    float floor = -INFINITY;
-    size_t limit = size_t(std::max<int64_t>(4 * count, 512));
-    auto cut = [&] {
-        if (int64_t(found.size()) <= count) return;
-        std::nth_element(found.begin(), found.begin() + count - 1, found.end(),
-                         [](const Candidate& a, const Candidate& b) { return a.value > b.value; });
-        floor = found[count - 1].value;
-        found.erase(std::remove_if(found.begin(), found.end(), [&](const Candidate& c) { return c.value < floor; }),
-                    found.end());
-        limit = std::max(limit, 2 * found.size());
-    };
-    for (int64_t start = 0; start < vocab; start += kLanes) {
-        int64_t end = std::min<int64_t>(start + kLanes, vocab);
-        if (end - start == kLanes) {
-            Ints above = (load(logits + start) - best) / temperature >= floor;
-            int any = 0;
-            for (int lane = 0; lane < kLanes; lane++) any |= above[lane];
-            if (!any) continue;
-        }
-        for (int64_t i = start; i < end; i++) {
-            float value = scaled(logits[i], best, temperature);
-            if (value >= floor) found.push_back({value, int32_t(i)});
-        }
-        if (found.size() >= limit) cut();
+// What a logit has at the least if its scaled value reaches `floor`, with room for rounding.
+float least_logit(float floor, float best, float temperature) {
+    float distance = -floor * temperature;
+    return best - distance - 4e-7f * (std::abs(best) + distance);
+}
+
+// All tokens whose scaled value is at least the count-th best, best first. As many stretches as are wanted have a logit that is at
+// least the count-th of their greatest, so nothing below that is looked at.
+void best_of(const RowState& row, float temperature, int64_t count, std::vector<Candidate>& found) {
+    float floor = -INFINITY, least = -INFINITY;
+    if (int64_t(row.tops.size()) > count) {
+        static thread_local std::vector<float> tops;
+        tops = row.tops;
+        std::nth_element(tops.begin(), tops.begin() + count - 1, tops.end(), std::greater<float>());
+        floor = scaled(tops[count - 1], row.best, temperature);
+        least = least_logit(floor, row.best, temperature);
     }
-    cut();
+    found.clear();
+    row.each(least, [&](int64_t i) {
+        float value = scaled(row.logits[i], row.best, temperature);
+        if (value >= floor) found.push_back({value, int32_t(i)});
+    });
+    if (int64_t(found.size()) > count) {
+        std::nth_element(found.begin(), found.begin() + count - 1, found.end(), is_better);
+        floor = found[count - 1].value;
+        auto is_below = [&](const Candidate& c) { return c.value < floor; };
+        found.erase(std::remove_if(found.begin(), found.end(), is_below), found.end());
+    }
     std::sort(found.begin(), found.end(), is_better);
 }
 
@@ -98,15 +119,14 @@ double total_weight(const float* logits, int64_t vocab, float best, float temper
 }
 
 // -1: the nucleus reaches beyond the candidates.
-int64_t draw_among_few(const float* logits, int64_t vocab, float best, const DrawSettings& row, int64_t few,
-                       std::vector<Candidate>& found) {
+int64_t draw_among_few(const RowState& logits, const DrawSettings& row, int64_t few, std::vector<Candidate>& found) {
     float temperature = float(row.temperature);
     bool is_cut = row.top_k > 0;
-    best_of(logits, vocab, best, temperature, is_cut ? row.top_k : few, found);
+    best_of(logits, temperature, is_cut ? row.top_k : few, found);
     std::vector<double> weights(found.size());
     double among = 0;
     for (size_t i = 0; i < found.size(); i++) among += weights[i] = std::exp(double(found[i].value));
-    double total = is_cut || row.top_p >= 1.0 ? among : total_weight(logits, vocab, best, temperature);
+    double total = is_cut || row.top_p >= 1.0 ? among : total_weight(logits.logits, logits.vocab, logits.best, temperature);
     bool nucleus_ends = row.top_p < 1.0 && among >= row.top_p * total;
     double last = weights.back();
     if (!is_cut && !nucleus_ends && !(last < row.min_p * weights[0]) && last != 0) return -1;
@@ -151,6 +171,26 @@ int64_t draw_unfiltered(const float* logits, int64_t vocab, float best, const Dr
     return last;
 }
 
+// How many of the greatest weights make `wanted` together, one at the least; they come to the front, the least of them last.
+// Halves are set apart and summed until one weight is left to decide, which takes far less than to sort them all.
+size_t nucleus(std::vector<double>& weights, double wanted) {
+    size_t inside = 0, end = weights.size();
+    double walked = 0;
+    while (end - inside > 1) {
+        size_t middle = inside + (end - inside) / 2;
+        std::nth_element(weights.begin() + inside, weights.begin() + middle, weights.begin() + end, std::greater<double>());
+        double half = 0;
+        for (size_t i = inside; i < middle; i++) half += weights[i];
+        if (walked + half >= wanted) {
+            end = middle;
+        } else {
+            walked += half;
+            inside = middle;
+        }
+    }
+    return end;
+}
+
 int64_t draw_among_all(const float* logits, int64_t vocab, float best, const DrawSettings& row,
                        std::vector<double>& weights) {
     float temperature = float(row.temperature);
@@ -162,17 +202,14 @@ int64_t draw_among_all(const float* logits, int64_t vocab, float best, const Dra
     double edge = row.min_p;  // the best has weight 1
     int64_t spare = vocab;    // how many of those that equal the edge belong
     if (row.top_p < 1.0) {
-        std::vector<double> sorted(weights);
-        std::sort(sorted.begin(), sorted.end(), std::greater<double>());
-        double total = 0, walked = 0;
-        for (double weight : sorted) total += weight;
-        size_t count = 0;
-        while (count < sorted.size() && walked < row.top_p * total) walked += sorted[count++];
-        count = std::max<size_t>(count, 1);
-        double least = sorted[count - 1];
+        std::vector<double> ordered(weights);
+        double total = 0;
+        for (double weight : ordered) total += weight;
+        size_t count = nucleus(ordered, row.top_p * total);
+        double least = ordered[count - 1];
         if (least >= edge) {
             edge = least;
-            spare = std::count(sorted.begin(), sorted.begin() + count, least);
+            spare = std::count(ordered.begin(), ordered.begin() + count, least);
         }
     }
     double kept = 0;
@@ -201,15 +238,15 @@ void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tok
                  int64_t few, int64_t threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(int(threads)) if (threads > 1 && rows > 1)
     for (int64_t index = 0; index < rows; index++) {
-        const float* row = logits + index * vocab;
+        static thread_local std::vector<float> tops;
         const DrawSettings& asked = settings[index];
-        float best = greatest(row, vocab);
-        if (!std::isfinite(best)) {
+        RowState row(logits + index * vocab, vocab, tops);
+        if (!std::isfinite(row.best)) {
             tokens[index] = -1;
             continue;
         }
         if (asked.temperature == 0) {
-            tokens[index] = first_of(row, vocab, best);
+            tokens[index] = row.first_best();
             continue;
         }
         static thread_local std::vector<Candidate> found;
@@ -217,9 +254,9 @@ void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tok
         bool has_filter = asked.top_p < 1.0 || asked.min_p > 0.0;
         bool is_narrow = asked.top_k > 0 ? asked.top_k < vocab : has_filter && vocab > few;
         int64_t token = -1;
-        if (is_narrow) token = draw_among_few(row, vocab, best, asked, few, found);
-        if (token < 0 && !has_filter) token = draw_unfiltered(row, vocab, best, asked, weights);
-        tokens[index] = token >= 0 ? token : draw_among_all(row, vocab, best, asked, weights);
+        if (is_narrow) token = draw_among_few(row, asked, few, found);
+        if (token < 0 && !has_filter) token = draw_unfiltered(row.logits, vocab, row.best, asked, weights);
+        tokens[index] = token >= 0 ? token : draw_among_all(row.logits, vocab, row.best, asked, weights);
     }
 }
 }

@@ -118,9 +118,9 @@ static inline float sum(Floats v) {
 static inline float most(Floats v) {
     float lanes[kLanes];
     store(lanes, v);
-    float best = lanes[0];
-    for (int i = 1; i < kLanes; i++) best = lanes[i] > best ? lanes[i] : best;
-    return best;
+    for (int width = kLanes / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    return lanes[0];
 }
 
 // e^x to about two units in the last place: x = n ln 2 + r, a polynomial of r, n put into the exponent. Below -87 it is 0.
