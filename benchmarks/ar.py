@@ -9,7 +9,7 @@ import subprocess
 import sys
 from functools import partial
 
-from benchmarks.decoding import PAIRS, PREFILL, STEPS, Measured
+from benchmarks.decoding import LONGEST, PREFILL, STEPS, Measured
 from benchmarks.peers import vllm_process
 from benchmarks.rows import Benchmark, Row, Skipped
 
@@ -55,8 +55,8 @@ def _row(peer: str, model: str, dtype: str, found: Measured) -> Row:
     assert dtype != "float32" or found.equal == max(1, found.batch), (
         f"only {found.equal} of {found.batch} answers are the peer's"
     )
-    what = f"{STEPS} decode steps" if found.batch else f"one token behind {PREFILL}"
-    span = f"{min(found.ratios):.2f}-{max(found.ratios):.2f} in {PAIRS} pairs"
+    what = f"{STEPS} decode steps behind up to {LONGEST[model]}" if found.batch else f"one token behind {PREFILL}"
+    span = f"{min(found.ratios):.2f}-{max(found.ratios):.2f} in {len(found.ratios)} pairs"
     workload = f"{model} {dtype}, {what}; {span}; whole answers {found.whole:.2f}; {found.equal} equal; {found.peer}"
     return Row(
         name_of(peer, model, dtype, found.batch),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.checkpoints import checkpoint
-from benchmarks.decoding import STEPS, EngineSide, prompts_of
+from benchmarks.decoding import LONGEST, STEPS, EngineSide, prompts_of
 from benchmarks.rows import Benchmark, Row
 from omnistage.core.params import SamplingParams
 from omnistage.modeling.attention import StepMeta
@@ -41,7 +41,7 @@ def bandwidth_share() -> list[Row]:
         folder = checkpoint("55m", Path(scratch), torch.float32)
         shape = json.loads((folder / "config.json").read_text())
         side = EngineSide(folder, "float32")
-        prompts = prompts_of(1, shape["vocab_size"])
+        prompts = prompts_of(1, shape["vocab_size"], LONGEST["55m"])
         weights_nbytes = (folder / "model.safetensors").stat().st_size - 4 * shape["vocab_size"] * shape["hidden_size"]
         per_token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"] * 4
         nbytes = weights_nbytes + per_token * (len(prompts[0]) + STEPS / 2)

@@ -34,7 +34,11 @@ from omnistage.wire.messages import CLIENT
 
 STEPS = 64
 PAIRS = 5
+FEWEST_PAIRS, PAIRS_S = 3, 120.0
+"""Where pairs take long, as many as fit into so many seconds, but three."""
 BATCHES = (1, 8, 32)
+LONGEST = {"tiny": 600, "55m": 240, "smollm2": 240}
+"""Tokens of a prompt. Both sides take minutes over the prompts of the larger models, which are not what is measured here."""
 PREFILL = 512
 
 
@@ -100,10 +104,10 @@ class EngineSide:
         return list(found.values()), time.perf_counter() - begun
 
 
-def prompts_of(batch: int, vocab_size: int) -> list[list[int]]:
-    """300 tokens alone, 50 to 600 tokens side by side."""
+def prompts_of(batch: int, vocab_size: int, longest: int) -> list[list[int]]:
+    """Half of `longest` tokens alone, a twelfth of it to all of it side by side."""
     chance = random.Random(batch)
-    lengths = [300] if batch == 1 else [chance.randint(50, 600) for _ in range(batch)]
+    lengths = [longest // 2] if batch == 1 else [chance.randint(longest // 12, longest) for _ in range(batch)]
     return [[chance.randrange(3, vocab_size) for _ in range(length)] for length in lengths]
 
 
@@ -113,7 +117,8 @@ def measure(ours: EngineSide, peer: Side, prompts: Sequence[Sequence[int]], told
     found, _ = ours.tokens(prompts, 1 + STEPS)
     steps: list[tuple[float, float]] = []
     whole: list[float] = []
-    for _ in range(PAIRS):
+    begun_s = time.monotonic()
+    while len(steps) < PAIRS and (len(steps) < FEWEST_PAIRS or time.monotonic() - begun_s < PAIRS_S):
         times = [[side.tokens(prompts, count)[1] for count in (1, 1 + STEPS)] for side in (ours, peer)]
         steps.append((times[0][1] - times[0][0], times[1][1] - times[1][0]))
         whole.append(times[1][1] / times[0][1])
@@ -147,26 +152,26 @@ def prefill(ours: EngineSide, peer: Side, vocab_size: int, told: str) -> Measure
     )
 
 
-def beside_generate(ours: EngineSide, folder: Path, dtype: str, vocab_size: int) -> Iterator[Measured]:
+def beside_generate(ours: EngineSide, folder: Path, dtype: str, vocab_size: int, longest: int) -> Iterator[Measured]:
     """In this process; the peer has the faster of its caches."""
     peer = GenerateSide(folder, getattr(torch, dtype))
     for batch in BATCHES:
-        prompts = prompts_of(batch, vocab_size)
+        prompts = prompts_of(batch, vocab_size, longest)
         peer.choose_cache(prompts, 17)
         yield measure(ours, peer, prompts, f"{peer.version}, {peer.cache} cache")
     yield prefill(ours, peer, vocab_size, peer.version)
 
 
 def beside_vllm(
-    ours: EngineSide, folder: Path, dtype: str, vocab_size: int, *, compiled: bool = False
+    ours: EngineSide, folder: Path, dtype: str, vocab_size: int, longest: int, *, compiled: bool = False
 ) -> Iterator[Measured]:
     """In a process of its own, which waits while ours computes."""
     with vllm_side(folder, dtype, compiled=compiled) as peer:
         for batch in BATCHES:
-            yield measure(ours, peer, prompts_of(batch, vocab_size), peer.version)
+            yield measure(ours, peer, prompts_of(batch, vocab_size, longest), peer.version)
 
 
-BESIDE: dict[str, Callable[[EngineSide, Path, str, int], Iterator[Measured]]] = {
+BESIDE: dict[str, Callable[[EngineSide, Path, str, int, int], Iterator[Measured]]] = {
     "generate": beside_generate,
     "vllm": beside_vllm,
     "vllm_compiled": partial(beside_vllm, compiled=True),
@@ -179,7 +184,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = checkpoint(name, Path(scratch), getattr(torch, dtype))
         vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
-        for found in BESIDE[peer](EngineSide(folder, dtype), folder, dtype, vocab_size):
+        for found in BESIDE[peer](EngineSide(folder, dtype), folder, dtype, vocab_size, LONGEST[name]):
             print(json.dumps(asdict(found)), flush=True)
 
 
