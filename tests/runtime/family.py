@@ -1,9 +1,11 @@
 """A family without torch whose stages run in real workers: a counter that makes items, and makers that pass them on.
 
-What a request wants of the counter stands in its prompt: `items`, `pause_s` before each, `samples` per item. Each run of a
+What a request wants of the counter stands in its prompt: `items`, `pause_s` before each, `samples` per item, `grips` (nothing
+else of its process runs any more, as when a library hangs and does not let go of the interpreter). Each run of a
 model appends a line to the file `steps` in the folder that the stage's `model_path` names, so a test can count them.
 """
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -43,6 +45,8 @@ class Maker:
                 file.write(f"{chunk['request_id']} {state}\n")
             if self.extras.get("fail_at") == state:
                 raise ValueError("this item cannot be made")
+            if chunk.get("grips"):
+                ctypes.PyDLL(None).sleep(60)
             time.sleep(chunk["pause_s"] + self.extras.get("pause_s", 0.0))
             samples = np.asarray(chunk["samples"], np.float32) * self.extras.get("factor", 1)
             metadata = {"request_id": chunk["request_id"]}
@@ -95,7 +99,12 @@ def load_processor(config: Any) -> Any:
     def process(request: Any) -> list[StageInput]:
         asked = request.prompt.additional_information
         samples = np.arange(asked.get("samples", 4), dtype=np.float32)
-        one = {"samples": samples, "pause_s": asked.get("pause_s", 0.0), "request_id": request.request_id}
+        one = {
+            "samples": samples,
+            "pause_s": asked.get("pause_s", 0.0),
+            "grips": asked.get("grips", False),
+            "request_id": request.request_id,
+        }
         return [StageInput(one) for _ in range(asked.get("items", 3))]
 
     return process

@@ -24,7 +24,7 @@ from omnistage.runtime import driver_process
 from omnistage.runtime import remote as remote_module
 from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.remote import RemoteDriver
-from tests.runtime.harness import Caller, alive, driver, eventually, halt, pids, remote, request, two_stages
+from tests.runtime.harness import Caller, alive, driver, eventually, halt, pids, remote, request, steps, two_stages
 
 FAULTY = "tests.runtime.faulty_driver"
 
@@ -178,10 +178,12 @@ def test_a_worker_that_dies_is_the_driver_s_to_replace(shared: RemoteDriver) -> 
 
 
 def test_a_driver_that_is_killed_is_replaced(shared: RemoteDriver, folder: Path) -> None:
-    """Fault: callers that wait for ever or hear of it twice, health that lies, workers that are left behind (one is stopped and
-    does not see the end), a record that is written over."""
+    """Fault: callers that wait for ever or hear of it twice, health that lies, workers that are left behind (one is stopped, one
+    hangs in a library and cannot see the end), a record that is written over."""
     callers = [Caller(shared, request(f"open-{number}", items=500, pause_s=0.02)) for number in range(3)]
     callers[0].next()
+    callers.append(Caller(shared, request("gripping", items=1, grips=True)))
+    assert eventually(lambda: steps(folder, "counter", "gripping") == 1)
     answers: queue.Queue[Any] = queue.Queue()
     workers, before = pids(shared), [replica.restarts for replica in shared.status().replicas]
     halt(workers["voice"])
