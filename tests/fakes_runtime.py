@@ -5,7 +5,7 @@ answer back after the first word until it is set. What was said to the runtime i
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest, Usage
-from omnistage.runtime.base import ClientClosed, ClientItem, RuntimeStatus, Sink
+from omnistage.runtime.base import ClientClosed, ClientItem, RuntimeStatus, Sink, Taken
 
 
 class FakeRuntime:
@@ -52,8 +52,8 @@ class FakeRuntime:
         self.aborted[request_id] = reason
         self.gate.set()
 
-    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
-        self.taken.append((source, seq, attempt))
+    def took(self, taken: Sequence[Taken]) -> None:
+        self.taken += ((one.source, one.seq, one.attempt) for one in taken)
 
     def control(self, name: str, arguments: Mapping[str, Any], done: Callable[..., None]) -> None:
         done({"0/0": True}, None) if name == "reset_prefix_cache" else done({}, ErrorInfo("unsupported", f"no {name}"))

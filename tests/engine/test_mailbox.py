@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from omnistage.core.payload import MultimodalPayload, Tensor
-from omnistage.engine.mailbox import BellState, MailboxState, Receipt
+from omnistage.engine.mailbox import BellState, MailboxState
 from omnistage.engine.outputs import part_of
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Taken
 
 
 def text(seq: int, words: str, index: int = 0) -> ClientItem:
@@ -32,7 +32,10 @@ async def test_text_that_nobody_took_is_merged_and_each_item_keeps_its_receipt()
     parts = [part_of(parcel.message) for parcel in parcels if isinstance(parcel.message, ClientItem)]
     assert [[choice.text for choice in part.outputs] for part in parts] == [["ab"], [], ["c", "x"]]
     assert parts[0].token_ids == (0, 1)
-    assert [parcel.receipts for parcel in parcels[:2]] == [(Receipt(0, 0, 1), Receipt(0, 1, 1)), (Receipt(1, 0, 1),)]
+    assert [parcel.receipts for parcel in parcels[:2]] == [
+        (Taken("r", 0, 0, 1), Taken("r", 0, 1, 1)),
+        (Taken("r", 1, 0, 1),),
+    ]
 
 
 async def test_a_restart_voids_what_came_before() -> None:

@@ -38,11 +38,14 @@ class FaultyChannel(WorkerChannel):
                         marked[message.request.request_id] = True
         return messages
 
-    def send(self, message: FromWorker) -> bool:
-        if isinstance(message, StepReport) and (self._losing or self._doubling):
-            items = [twice for item in message.items for twice in self._meddled(item)]
-            message = msgspec.structs.replace(message, items=tuple(items))
-        return super().send(message)
+    def send(self, *messages: FromWorker) -> bool:
+        return super().send(*map(self._faulty, messages))
+
+    def _faulty(self, message: FromWorker) -> FromWorker:
+        if not isinstance(message, StepReport) or not (self._losing or self._doubling):
+            return message
+        items = [twice for item in message.items for twice in self._meddled(item)]
+        return msgspec.structs.replace(message, items=tuple(items))
 
     def _meddled(self, item: Any) -> list[Any]:
         if not isinstance(item, Emitted):

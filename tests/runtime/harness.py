@@ -18,7 +18,7 @@ from omnistage.core.request import OmniRequest, Prompt
 from omnistage.obs.figures import FlowObserver
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import Limits, OrchestratorConfig
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, Taken
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.driver_process import DRIVER_MODULE
 from omnistage.runtime.inline import InlineRuntime
@@ -142,7 +142,7 @@ class Caller:
             case ClientItem():
                 self.items.append(told)
                 if self._takes:
-                    self.runtime.took(told.request_id, told.source, told.seq, told.attempt)
+                    self.runtime.took([Taken(told.request_id, told.source, told.seq, told.attempt)])
             case ClientClosed():
                 self.closed = told
             case ClientRestarted():

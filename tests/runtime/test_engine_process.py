@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from omnistage.orchestrator.plan import OrchestratorConfig
+from omnistage.runtime import engine_process
+from omnistage.runtime.agenda import CALLERS
 from omnistage.runtime.driver_process import DriverPlan
 from omnistage.runtime.engine_process import EXIT_FAILED, EXIT_STOPPED, EngineProcess
 from omnistage.wire.engine import (
@@ -46,6 +48,7 @@ class Server:
         self._theirs = their_line
         self.heard: list[Any] = []
         self.beats = 0
+        self.transmissions = 0
         self.codes: list[int] = []
         self.thread = threading.Thread(target=lambda: self.codes.append(self.process.serve()), daemon=True)
         self.thread.start()
@@ -58,6 +61,7 @@ class Server:
         while time.monotonic() < deadline:
             for frames in self.stream.receive():
                 messages, _ = unpack_from_driver(frames)
+                self.transmissions += 1
                 self.beats += sum(isinstance(message, DriverBeat) for message in messages)
                 self.heard += [message for message in messages if not isinstance(message, DriverBeat)]
             for message in self.heard:
@@ -102,6 +106,23 @@ def test_what_is_asked_is_answered(server: Server) -> None:
     with pytest.raises(pytest.fail.Exception):
         server.hear(Inspected, 0.05)
     assert server.beats >= 3
+
+
+@pytest.mark.parametrize(("together_s", "transmissions"), [(60.0, 1), (0.0, 32 // CALLERS)])
+def test_what_is_said_at_one_time_wakes_the_server_once(
+    monkeypatch: pytest.MonkeyPatch, together_s: float, transmissions: int
+) -> None:
+    """Fault: every round of what is heard wakes the server; or a driver that always has something to do says nothing at all."""
+    monkeypatch.setattr(engine_process, "TOGETHER_S", together_s)
+    server = Server(heartbeat_s=60.0)
+    server.say(Inspect(call_id="1"))
+    server.hear(Inspected)
+    before = server.transmissions
+    server.stream.send(pack_for_driver(*(Arrived(now=0.0, request=request(f"r{number}")) for number in range(32))))
+    for _ in range(32):
+        server.hear(Ended)
+    assert server.transmissions == before + transmissions
+    server.close()
 
 
 def test_it_ends_with_its_server(server: Server) -> None:

@@ -14,7 +14,7 @@ from omnistage.core.errors import ConnectorError, ErrorInfo
 from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.core.request import OmniRequest
 from omnistage.orchestrator.plan import OrchestratorConfig
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Taken
 from omnistage.runtime.inbox import Inbox
 from omnistage.runtime.loop import RuntimeLoop
 from omnistage.runtime.outbox import OutboxState
@@ -285,7 +285,7 @@ def test_a_sink_may_speak_to_the_runtime(folder: Path) -> None:
     done = threading.Event()
 
     def sink(message: object) -> None:
-        world.took("r", 0, 0, 1)
+        world.took([Taken("r", 0, 0, 1)])
         world.status()
         if isinstance(message, ClientClosed):
             world.close(0.0)

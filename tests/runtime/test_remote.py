@@ -22,6 +22,7 @@ from omnistage.obs.figures import StageFigures
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime import driver_process
 from omnistage.runtime import remote as remote_module
+from omnistage.runtime.base import Taken
 from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.remote import RemoteDriver
 from tests.runtime.harness import Caller, alive, driver, eventually, halt, pids, remote, request, steps, two_stages
@@ -106,7 +107,7 @@ def test_a_caller_that_takes_nothing_is_held_up_by_its_window(shared: RemoteDriv
         slow.next()
     assert 1 <= len(slow.items) <= 2  # 800 kB each, of a window of 2 MiB
     for item in slow.items:
-        shared.took("slow", item.source, item.seq, item.attempt)
+        shared.took([Taken("slow", item.source, item.seq, item.attempt)])
     slow._takes = True
     assert slow.end().outcome == "finished"
     np.testing.assert_array_equal(slow.samples(1), np.tile(np.arange(200_000, dtype=np.float32) * 2, 12))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.core.payload import PayloadRef
-from omnistage.stages.reports import ITEMS, reports
-from omnistage.wire.messages import Consumed, ControlDone, Emitted, WorkerEvent
+from omnistage.stages.reports import ITEMS, pieces, reports
+from omnistage.wire.messages import Consumed, ControlDone, Emitted, ItemArrived, WorkerEvent
 
 
 def emitted(request_id: str, target: int = 1) -> Emitted:
@@ -39,18 +39,28 @@ items = st.lists(
 @given(items)
 def test_a_report_is_cut_between_requests_and_nothing_of_it_is_lost(report_items: list[WorkerEvent]) -> None:
     """Fault: an item that is lost, told twice or out of order; a payload that goes to two targets cut from itself."""
-    pieces = list(reports(report_items))
-    assert [item for piece in pieces for item in piece] == report_items
-    for before, after in pairwise(pieces):
+    found = list(pieces(report_items))
+    assert [item for piece in found for item in piece] == report_items
+    for before, after in pairwise(found):
         assert len(before) >= ITEMS
         assert _name(before[-1]) != _name(after[0])
 
 
 def test_a_long_report_is_cut_into_short_pieces() -> None:
     """Fault: 64 sounds of one step are heard in one go."""
-    pieces = list(reports([emitted(str(number)) for number in range(3 * ITEMS + 1)]))
-    assert [len(piece) for piece in pieces] == [ITEMS, ITEMS, ITEMS, 1]
-    assert list(reports([emitted("a")])) == [(emitted("a"),)]
+    found = list(pieces([emitted(str(number)) for number in range(3 * ITEMS + 1)]))
+    assert [len(piece) for piece in found] == [ITEMS, ITEMS, ITEMS, 1]
+    assert list(pieces([emitted("a")])) == [(emitted("a"),)]
+
+
+def test_arrivals_are_told_once() -> None:
+    """Fault: what came in is told with every piece of a report, and counted as often."""
+    arrival = ItemArrived(request_id="0", attempt=1, source=0, target=1, seq=0, at_s=1.0)
+    told = reports([emitted(str(number)) for number in range(2 * ITEMS)], 2.0, (arrival,))
+    assert [(len(report.items), report.at_s, report.arrivals) for report in told] == [
+        (ITEMS, 2.0, (arrival,)),
+        (ITEMS, 2.0, ()),
+    ]
 
 
 def _name(item: WorkerEvent) -> str:

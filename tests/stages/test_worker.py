@@ -79,10 +79,11 @@ class FakeChannel:
     def fileno(self) -> int:
         return self._event
 
-    def send(self, message: FromWorker) -> bool:
+    def send(self, *messages: FromWorker) -> bool:
         with self._changed:
-            self.said.extend(message.items if isinstance(message, StepReport) else [message])
-            self.reports.extend([message] if isinstance(message, StepReport) else [])
+            for message in messages:
+                self.said.extend(message.items if isinstance(message, StepReport) else [message])
+                self.reports.extend([message] if isinstance(message, StepReport) else [])
             self._changed.notify_all()
             return not self.deaf
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import threading
 import time
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from omnistage.wire import channels
-from omnistage.wire.channels import BATCH, DriverChannel, WorkerChannel
+from omnistage.wire.channels import BATCH, TOGETHER_NBYTES, DriverChannel, WorkerChannel
 from omnistage.wire.messages import Cancel
 from omnistage.wire.worker import FromWorker, Heartbeat, Hello, Shutdown, ToWorker
 
@@ -108,6 +109,26 @@ def test_a_large_message_arrives_whole_in_its_place() -> None:
         assert worker.send(word)
     assert [message for _, message in drain(driver, worker, len(words))] == words
     assert not waits_for(worker, 0)  # nothing is left that would wait to leave
+    driver.close()
+    worker.close()
+
+
+def test_what_is_ready_at_once_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: every message of a step wakes the driver; or the first of many large ones waits until the last is made."""
+    driver, worker = connect()
+    driver.receive()
+    writes: list[int] = []
+    write = worker._line.write
+
+    def counted(messages: Sequence[bytes]) -> bool:
+        writes.append(len(messages))
+        return write(messages)
+
+    monkeypatch.setattr(worker._line, "write", counted)
+    small: list[FromWorker] = [Heartbeat(step_age_s={0: float(index)}) for index in range(5)]
+    large: list[FromWorker] = [Hello(process="p" * TOGETHER_NBYTES, replica=0, epoch=1, pid=1)] * 2
+    assert worker.send(*small, *large, *small) and writes == [6, 1, 5]
+    assert [message for _, message in drain(driver, worker, 12)] == [*small, *large, *small]
     driver.close()
     worker.close()
 

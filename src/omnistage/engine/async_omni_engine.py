@@ -23,11 +23,11 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.core.request import OmniRequest
 from omnistage.engine import inspection
 from omnistage.engine.admission import Ask, admit
-from omnistage.engine.mailbox import BellState, MailboxState, Message, Parcel, Receipt
+from omnistage.engine.mailbox import BellState, MailboxState, Message, Parcel
 from omnistage.engine.outputs import last_part, part_of, whole
 from omnistage.engine.records import RecordState, RequestRecord, request_metrics
 from omnistage.engine.served import ServedModel
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, RuntimeStatus
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Runtime, RuntimeStatus, Taken
 
 _ABORT_TIMEOUT_S = 10.0
 _CONTROL_TIMEOUT_S = 35.0
@@ -48,7 +48,7 @@ class AsyncOmniEngine:
         self._observer = observer
         self._open: dict[str, MailboxState] = {}
         self._bell: BellState | None = None
-        self._receipts: list[tuple[str, Receipt]] = []
+        self._taken: list[Taken] = []
         self._closed = False
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class AsyncOmniEngine:
                 parcel = await mailbox.take()
                 ended = isinstance(parcel.message, ClientClosed)
                 yield self._opened(request, parcel, record)
-                self._acknowledge(request.request_id, parcel)
+                self._acknowledge(parcel)
         finally:
             if not ended:
                 self._runtime.abort(request.request_id, "the client has gone")
@@ -112,16 +112,15 @@ class AsyncOmniEngine:
                     raise _error_of(closed)
                 return last_part(self.model, request, closed, measured)
 
-    def _acknowledge(self, request_id: str, parcel: Parcel) -> None:
-        """With what the others take in this turn of the event loop: the runtime's thread wakes once for all of them."""
-        if not self._receipts:
+    def _acknowledge(self, parcel: Parcel) -> None:
+        """With what the others take in this turn of the event loop: the runtime is told once of all of it."""
+        if parcel.receipts and not self._taken:
             asyncio.get_running_loop().call_soon(self._tell_taken)
-        self._receipts += ((request_id, receipt) for receipt in parcel.receipts)
+        self._taken += parcel.receipts
 
     def _tell_taken(self) -> None:
-        receipts, self._receipts = self._receipts, []
-        for request_id, receipt in receipts:
-            self._runtime.took(request_id, receipt.source, receipt.seq, receipt.attempt)
+        taken, self._taken = self._taken, []
+        self._runtime.took(taken)
 
     def _ended(self, request_id: str) -> None:
         self._open.pop(request_id, None)

@@ -15,18 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from omnistage.core.payload import merge
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Taken
 
 Message = ClientItem | ClientRestarted | ClientClosed
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What the runtime is told once an item was taken: which one."""
-
-    source: int
-    seq: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +25,7 @@ class Parcel:
     """A message with the receipts of every item that was merged into it."""
 
     message: Message
-    receipts: tuple[Receipt, ...] = ()
+    receipts: tuple[Taken, ...] = ()
 
 
 class BellState:
@@ -89,7 +80,7 @@ class MailboxState:
     def _add(self, message: Message) -> None:
         match message:
             case ClientItem():
-                receipts = (Receipt(message.source, message.seq, message.attempt),)
+                receipts = (Taken(message.request_id, message.source, message.seq, message.attempt),)
                 held = self._parcels[-1] if self._parcels else None
                 if held is not None and isinstance(held.message, ClientItem) and _joins(held.message, message):
                     self._parcels[-1] = Parcel(_joined(held.message, message), held.receipts + receipts)

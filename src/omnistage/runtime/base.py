@@ -7,7 +7,7 @@ block or raise. A runtime knows nothing of HTTP or outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -16,7 +16,7 @@ from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
 from omnistage.obs.figures import EdgeTotals
 from omnistage.orchestrator.plan import OrchestratorConfig
-from omnistage.wire.messages import Command, Event
+from omnistage.wire.messages import ClientTook, Command, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,19 @@ class ClientItem:
     payload: MultimodalPayload
     last: bool
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a runtime is told once a caller has taken an item: which one."""
+
+    request_id: str
+    source: int
+    seq: int
+    attempt: int
+
+    def event(self, now: float) -> ClientTook:
+        return ClientTook(now=now, request_id=self.request_id, attempt=self.attempt, source=self.source, seq=self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +141,8 @@ class Runtime(Protocol):
     def abort(self, request_id: str, reason: str) -> None:
         """Ends an open request; unknown ids are fine."""
 
-    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
-        """The caller has taken an item."""
+    def took(self, taken: Sequence[Taken]) -> None:
+        """Callers have taken these items; what all of them take at one time is told at once."""
 
     def control(
         self, name: str, arguments: Mapping[str, Any], done: Callable[[dict[str, Any], ErrorInfo | None], None]

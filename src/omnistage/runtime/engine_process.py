@@ -1,14 +1,15 @@
 """The process of a driver (`engine_process: true`): `python -m omnistage.runtime.engine_process`, its plan on standard input.
 
 The driver as it is, in the main thread, with one more descriptor to wait for: its callers are at the other end of a socket. It
-hears what they ask (wire.engine), and says, once a turn, what became of it, what has changed in its replicas, and what was
-measured. A thread waits for the end of the server; then everything here ends, also where the driver hangs. Signals of a terminal
-or a process group are ignored: the server decides when the driver ends. Imports no torch. Times in seconds.
+hears what they ask (wire.engine), and says, when nothing is left to be done at once, what became of it, what has changed in its
+replicas, and what was measured. A thread waits for the end of the server; then everything here ends, also where the driver hangs.
+Signals of a terminal or a process group are ignored: the server decides when the driver ends. Imports no torch. Times in seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import selectors
@@ -67,19 +68,27 @@ logger = logging.getLogger("omnistage.runtime.engine_process")  # `__name__` is 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
 ORPHAN_GRACE_S = 6.0
 """How long the driver has to end its workers in order once the server is gone; they end by themselves too."""
+TOGETHER_S = 0.0005
+"""What is said waits so long for more of the same time: each transmission wakes the server."""
 LAST_WORDS_S = 2.0
 """How long the server has to read what was said last."""
 
 
 class OutgoingState:
-    """What will be said at the end of this turn, in order. Hears what flows, as an obs.figures.FlowObserver."""
+    """What will be said, in order, and since when it waits. Hears what flows, as an obs.figures.FlowObserver."""
 
     def __init__(self) -> None:
         self._messages: list[FromDriver] = []
         self._tensors: list[Buffer] = []
+        self._since = math.inf
 
     def say(self, message: FromDriver) -> None:
+        if not self._messages:
+            self._since = time.monotonic()
         self._messages.append(message)
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._since + TOGETHER_S
 
     def tell(self, message: ClientItem | ClientRestarted | ClientClosed) -> None:
         """The sink of every request."""
@@ -159,8 +168,10 @@ class EngineProcess(Driver):
 
     def _work_off(self) -> None:
         super()._work_off()
-        self._show(time.monotonic())
-        self._outgoing.send(self._stream)
+        now = time.monotonic()
+        self._show(now)
+        if self._outgoing.is_due(now) or not (self._agenda or self._outbox):
+            self._outgoing.send(self._stream)
         if self._stream.ended:
             return
         writing = selectors.EVENT_WRITE if self._stream.waiting_nbytes else 0

@@ -29,7 +29,7 @@ from omnistage.core.payload import MultimodalPayload, PayloadRef
 from omnistage.core.request import OmniRequest
 from omnistage.obs.figures import FlowObserver
 from omnistage.runtime.agenda import AgendaState
-from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink
+from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Machine, RuntimeStatus, Sink, Taken
 from omnistage.runtime.callers import ControlDone, answer, log_end, say
 from omnistage.runtime.event_log import EventLog
 from omnistage.runtime.inbox import Inbox
@@ -40,7 +40,6 @@ from omnistage.runtime.status import StatusBoardState
 from omnistage.wire.messages import (
     AbortRequested,
     Arrived,
-    ClientTook,
     Close,
     Command,
     ControlCalled,
@@ -137,12 +136,12 @@ class RuntimeLoop(ABC):
     def abort(self, request_id: str, reason: str) -> None:
         self._inbox.put(lambda: self._post(AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason)))
 
-    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
-        self._inbox.put(
-            lambda: self._post(
-                ClientTook(now=time.monotonic(), request_id=request_id, attempt=attempt, source=source, seq=seq)
-            )
-        )
+    def took(self, taken: Sequence[Taken]) -> None:
+        self._inbox.put(lambda: self._note_taken(taken))
+
+    def _note_taken(self, taken: Sequence[Taken]) -> None:
+        for one in taken:
+            self._post(one.event(time.monotonic()))
 
     def control(self, name: str, arguments: Mapping[str, Any], done: ControlDone) -> None:
         if not self._inbox.put(lambda: self._call(name, dict(arguments), done), refusable=True):

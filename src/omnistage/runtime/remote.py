@@ -33,7 +33,7 @@ from omnistage.core.errors import (
 from omnistage.core.request import OmniRequest
 from omnistage.obs.figures import FlowObserver
 from omnistage.orchestrator.plan import OrchestratorConfig
-from omnistage.runtime.base import ClientClosed, RuntimeStatus, Sink
+from omnistage.runtime.base import ClientClosed, RuntimeStatus, Sink, Taken
 from omnistage.runtime.callers import ControlDone
 from omnistage.runtime.driver_process import (
     DRIVER_MODULE,
@@ -51,7 +51,7 @@ from omnistage.runtime.plan import ProcessPlan
 from omnistage.runtime.remote_state import RemoteState
 from omnistage.runtime.status import StatusBoardState
 from omnistage.runtime.workers import last_words
-from omnistage.wire.engine import Inspect, ToDriver, pack_for_driver, unpack_from_driver
+from omnistage.wire.engine import Inspect, pack_for_driver, unpack_from_driver
 from omnistage.wire.messages import AbortRequested, Arrived, ClientTook, ControlCalled, ShutdownRequested
 from omnistage.wire.stream import Buffer
 
@@ -139,11 +139,11 @@ class RemoteDriver:
             return error
 
     def abort(self, request_id: str, reason: str) -> None:
-        self._say_of(request_id, AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason))
+        self._say_of([AbortRequested(now=time.monotonic(), request_id=request_id, reason=reason)])
 
-    def took(self, request_id: str, source: int, seq: int, attempt: int) -> None:
-        message = ClientTook(now=time.monotonic(), request_id=request_id, attempt=attempt, source=source, seq=seq)
-        self._say_of(request_id, message)
+    def took(self, taken: Sequence[Taken]) -> None:
+        now = time.monotonic()
+        self._say_of([one.event(now) for one in taken])
 
     def control(self, name: str, arguments: Mapping[str, Any], done: ControlDone) -> None:
         call_id = str(next(self._call_ids))
@@ -190,12 +190,12 @@ class RemoteDriver:
 
     # ---- to the driver ----
 
-    def _say_of(self, request_id: str, message: ToDriver) -> None:
-        """What concerns an open request; of others the driver knows nothing."""
-        frames = pack_for_driver(message)
+    def _say_of(self, messages: Sequence[AbortRequested | ClientTook]) -> None:
+        """What concerns open requests; of others the driver knows nothing."""
         with self._lock:
-            if self._driver is not None and request_id in self._open.sinks:
-                self._send(frames)
+            told = [message for message in messages if message.request_id in self._open.sinks]
+            if self._driver is not None and told:
+                self._send(pack_for_driver(*told))
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         """With the lock held, while there is a driver."""

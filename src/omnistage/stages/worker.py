@@ -62,7 +62,6 @@ from omnistage.wire.worker import (
     LoadProgress,
     Ready,
     Shutdown,
-    StepReport,
     ToWorker,
 )
 
@@ -76,7 +75,7 @@ EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
 class Channel(Protocol):
     """What of a WorkerChannel the worker uses."""
 
-    def send(self, message: FromWorker) -> bool: ...
+    def send(self, *messages: FromWorker) -> bool: ...
 
     def fileno(self) -> int: ...
 
@@ -178,9 +177,7 @@ class Worker:
         with self._lock:
             arrivals = tuple(self._arrivals)
             self._arrivals.clear()
-        for items in reports(events):
-            self._send(StepReport(items=items, at_s=self._clock(), arrivals=arrivals))
-            arrivals = ()
+        self._send(*reports(events, self._clock(), arrivals))
 
     def ended(self, stage_id: int, error: BaseException | None) -> None:
         if error is not None:
@@ -358,8 +355,8 @@ class Worker:
 
     # ---- both --------------------------------------------------------------------------------------------------------
 
-    def _send(self, message: FromWorker) -> None:
-        if not self._channel.send(message):
+    def _send(self, *messages: FromWorker) -> None:
+        if not self._channel.send(*messages):
             log.critical("the driver does not read any more")
             self._exit(EXIT_FAILED)
 

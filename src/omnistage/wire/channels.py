@@ -19,6 +19,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +29,8 @@ from omnistage.wire.worker import FromWorker, ToWorker
 
 BATCH = 256
 QUEUE = 65536
+TOGETHER_NBYTES = 16 * 1024
+"""What is sent at once: the reader reads on while the next messages are made."""
 LAST_WORDS_S = 1.0
 """How long a worker that ends tries to get rid of what it has said."""
 
@@ -81,14 +84,15 @@ class _LineState:
         is_known = len(self._partial) >= _HEAD.size
         return _HEAD.size + (_HEAD.unpack_from(self._partial)[0] if is_known else 0)
 
-    def write(self, message: bytes) -> bool:
-        """False if QUEUE messages wait already. What is for a peer that is gone is dropped: its death is told elsewhere."""
+    def write(self, messages: Sequence[bytes]) -> bool:
+        """In one system call, where the socket takes them: each of several would wake the peer. False if QUEUE messages wait
+        already. What is for a peer that is gone is dropped: its death is told elsewhere."""
         if len(self.waiting) >= QUEUE:
             return False
-        head = _HEAD.pack(len(message))
-        sent = 0 if self.waiting else self._sent([head, message])
-        if sent < len(head) + len(message):
-            self.waiting.append(memoryview(head + message)[sent:])
+        framed = [part for message in messages for part in (_HEAD.pack(len(message)), message)]
+        sent = 0 if self.waiting else self._sent(framed[:BATCH])
+        if sent < sum(map(len, framed)):
+            self.waiting.append(memoryview(b"".join(framed))[sent:])
         return True
 
     def flush(self) -> None:
@@ -143,12 +147,12 @@ class _Lines:
         self._epoll.register(end, select.EPOLLIN)
         return line
 
-    def send(self, line: _LineState, message: bytes) -> bool:
+    def send(self, line: _LineState, *messages: bytes) -> bool:
         with self.lock:
             if self.closed:
                 return False
             had = bool(line.waiting)
-            taken = line.write(message)
+            taken = line.write(messages)
             if had or line.waiting:
                 self._watch(line, had)
             return taken
@@ -314,15 +318,24 @@ class WorkerChannel:
         self._lines = _Lines()
         self._line = self._lines.add(end)
         self._lines.send(self._line, identity.encode())
+        self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToWorker)
 
     def fileno(self) -> int:
         """Readable while messages wait."""
         return self._lines.fileno()
 
-    def send(self, message: FromWorker) -> bool:
-        """False if the driver has stopped reading (QUEUE messages wait) or the channel is closed."""
-        return self._lines.send(self._line, msgspec.msgpack.encode(message))
+    def send(self, *messages: FromWorker) -> bool:
+        """False if the driver has stopped reading (QUEUE messages wait) or the channel is closed. Of several messages that are
+        ready at once the small ones leave together; a large one waits for no other."""
+        held: list[bytes] = []
+        for message in messages:
+            held.append(self._encoder.encode(message))
+            if sum(map(len, held)) >= TOGETHER_NBYTES:
+                if not self._lines.send(self._line, *held):
+                    return False
+                held = []
+        return self._lines.send(self._line, *held) if held else True
 
     def receive(self) -> list[ToWorker]:
         """What has come, at most BATCH messages, without waiting."""

@@ -136,9 +136,9 @@ _to_driver: msgspec.msgpack.Decoder[list[ToDriver]] = msgspec.msgpack.Decoder(li
 _from_driver: msgspec.msgpack.Decoder[list[FromDriver]] = msgspec.msgpack.Decoder(list[FromDriver])
 
 
-def pack_for_driver(message: ToDriver) -> list[Buffer]:
+def pack_for_driver(*messages: ToDriver) -> list[Buffer]:
     """The frames of a transmission. Raises TypeError, ValueError or OverflowError for what is no plain data."""
-    return [_encoder.encode([message])]
+    return [_encoder.encode(messages)]
 
 
 def unpack_for_driver(frames: Sequence[Buffer]) -> list[ToDriver]:
