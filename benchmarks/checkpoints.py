@@ -7,11 +7,13 @@ smollm2  135 M parameters  as published, from `omnistage fetch demo`
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from omnistage.config.env import cache_dir
@@ -64,7 +66,19 @@ def _written(shape: dict[str, Any], folder: Path, dtype: torch.dtype) -> Path:
     return folder
 
 
+def text_of(token_ids: Sequence[int]) -> str:
+    """What a random checkpoint's tokenizer makes `token_ids` of, and of them."""
+    return " ".join(f"w{index}" for index in token_ids)
+
+
 def _write_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Every id is a word, so that text comes of every token, as it does of a real one's."""
-    words = {f"w{index}": index for index in range(vocab_size)}
-    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    """Every id is a word, so that text comes of every token, as it does of a real one's. A chat is what is said in it."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{index}": index for index in range(vocab_size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "w0",
+        "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

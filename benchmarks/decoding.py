@@ -62,7 +62,8 @@ class Side(Protocol):
 
 
 class EngineSide:
-    """An AR engine as its stage would run it, except that prefixes are not shared: every run computes all of its prompts."""
+    """An AR engine as its stage would run it, except that prefixes are not shared: every run computes all of its prompts.
+    `full_steps_s`: seconds of those steps of the last run that brought a token to every prompt."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         build()
@@ -85,9 +86,11 @@ class EngineSide:
         )
         self._runs = 0
         self.computes_with = self._engine.computes_with
+        self.full_steps_s: list[float] = []
 
     def tokens(self, prompts: Sequence[Sequence[int]], count: int) -> tuple[list[list[int]], float]:
         self._runs += 1
+        self.full_steps_s = []
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         found: dict[str, list[int]] = {f"{self._runs}-{index}": [] for index in range(len(prompts))}
         begun = time.perf_counter()
@@ -97,7 +100,11 @@ class EngineSide:
             )
             self._engine.add(StageRequest(request, 0, 0, (0, index), frozenset([CLIENT])))
         while self._engine.has_work():
-            for output in self._engine.step():
+            step_begun = time.perf_counter()
+            outputs = self._engine.step()
+            if len(outputs) == len(prompts):
+                self.full_steps_s.append(time.perf_counter() - step_begun)
+            for output in outputs:
                 assert output.error is None, output.error
                 if output.capture is not None:
                     found[output.request_id] += output.capture.metadata["choices"][0]["token_ids"]

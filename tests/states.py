@@ -32,6 +32,9 @@ RISING = frozenset(
         "stale_releases",
         "step_age_s",
         "step_failures",
+        "step_seconds_total",
+        "steps_total",
+        "turn_seconds_total",
         "window_overruns",
     }
 )

@@ -6,12 +6,11 @@ Its packages exclude ours, so it has an environment of its own; `VARIABLE` names
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+from benchmarks.asked import AskedProcess, asked
 
 VARIABLE = "OMNISTAGE_BENCH_VLLM_PYTHON"
 ENVIRONMENT = {
@@ -34,27 +33,16 @@ def interpreter() -> str | None:
 class VllmSide:
     """One loaded model in a running process."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path, dtype: str, *, compiled: bool) -> None:
+    def __init__(self, process: AskedProcess, folder: Path, dtype: str, *, compiled: bool) -> None:
         self._process = process
         engine = {**_ENGINE, "enforce_eager": not compiled}
-        version = self._ask({"folder": str(folder), "dtype": dtype, "engine": engine})["version"]
+        version = process.ask({"folder": str(folder), "dtype": dtype, "engine": engine})["version"]
         self.version = f"{version}, {'compiled' if compiled else 'eager'}"
 
     def tokens(self, prompts: Sequence[Sequence[int]], count: int) -> tuple[list[list[int]], float]:
         """`count` greedy tokens for each prompt, and the seconds it took by the process's own clock."""
-        answer = self._ask({"prompts": prompts, "count": count})
+        answer = self._process.ask({"prompts": prompts, "count": count})
         return answer["tokens"], answer["seconds"]
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"vLLM's process ended with {self._process.wait()}; its words are above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 @contextlib.contextmanager
@@ -64,7 +52,5 @@ def vllm_side(folder: Path, dtype: str, *, compiled: bool) -> Iterator[VllmSide]
     command = [os.environ[VARIABLE], "-P", str(_SCRIPT)]
     environment = {**os.environ, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(folder.parent / "vllm")}
     environment.pop("PYTHONPATH", None)  # names our packages
-    with subprocess.Popen(  # ends with its input, which this closes
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with asked(command, environment) as process:
         yield VllmSide(process, folder, dtype, compiled=compiled)

@@ -14,6 +14,7 @@ Knows nothing of sockets, processes or how a payload was fetched.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,8 @@ class StageHost:
         self._answers: list[WorkerEvent] = []
         self._must_pump = False
         self._step_failures = 0
+        self._steps = 0
+        self._steps_s = 0.0
         self.engine_stepped = False
         self._gauges = self._figures()
 
@@ -151,7 +154,13 @@ class StageHost:
         self._gauges = self._figures()
 
     def _figures(self) -> dict[str, float]:
-        return {**self._engine.gauges(), "step_failures": self._step_failures, "held": len(self._held)}
+        return {
+            **self._engine.gauges(),
+            "steps_total": self._steps,
+            "step_seconds_total": self._steps_s,
+            "step_failures": self._step_failures,
+            "held": len(self._held),
+        }
 
     def _submit(self, mail: Prepared) -> None:
         message = mail.submit
@@ -219,8 +228,11 @@ class StageHost:
     def _engine_step(self, events: list[WorkerEvent]) -> list[StageOutput]:
         if not self._engine.has_work():
             return []
+        begun_s = time.perf_counter()
         try:
             outputs = self._engine.step()
+            self._steps += 1
+            self._steps_s += time.perf_counter() - begun_s
             self.engine_stepped = True
             return outputs
         except Exception as error:

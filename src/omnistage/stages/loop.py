@@ -74,6 +74,7 @@ class StageLoop:
         self._posted: queue.SimpleQueue[Mail | _Word] = queue.SimpleQueue()
         self._stopping = False
         self._step_began_s: float | None = None
+        self._turns_s = 0.0
         self._thread = threading.Thread(target=self._main, name=f"stage-{stage_id}", daemon=True)
 
     # ---- any thread ------------------------------------------------------------------------------------------------
@@ -115,12 +116,12 @@ class StageLoop:
 
     def gauges(self) -> dict[str, float]:
         host = self._host
-        return {} if host is None else host.gauges()
+        return {} if host is None else {**host.gauges(), "turn_seconds_total": self._turns_s}
 
     def debug_state(self) -> dict[str, Any]:
         """What is held here, also while a step runs or hangs."""
         host = self._host
-        inside = {} if host is None else host.debug_state()
+        inside = {} if host is None else {**host.debug_state(), **self.gauges()}
         return {"mail": self._posted.qsize(), "step_age_s": self.step_age_s(), **inside}
 
     # ---- step thread -----------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class StageLoop:
             return False
         if not (mail or host.has_work()):
             return True  # it only looked up
-        self._step_began_s = self._clock()
+        self._step_began_s = began_s = self._clock()
         for one in mail:
             if isinstance(one, _Word):
                 host.room_freed()
@@ -171,6 +172,7 @@ class StageLoop:
         if events:
             self._owner.report(events)
         host.measure()
+        self._turns_s += self._clock() - began_s
         return True
 
     def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
