@@ -26,7 +26,7 @@ from benchmarks.peers import bare, segments
 from benchmarks.rows import Benchmark, Row
 from benchmarks.servers import OWN_COMMAND, Server, serving
 
-DEPLOYMENTS: Mapping[str, tuple[str, ...]] = {"": (), "process": ("--engine-process",)}
+DEPLOYMENTS: Mapping[str, tuple[str, ...]] = {"": (), "thread": ("--no-engine-process",)}
 PAIRS = 5
 ITEMS = 300
 PAUSE_S = 0.001

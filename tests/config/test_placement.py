@@ -76,6 +76,19 @@ def test_entry_stages_have_helpers_and_the_callers_process_has_none() -> None:
     )
 
 
+def test_the_callers_process_is_the_drivers_too() -> None:
+    """Fault: a driver beside a caller who asked for everything in its own process; that wish dropped in silence."""
+    assert resolved().deploy.engine_process
+    for given in ({}, {"engine_process": False}):
+        resolution = resolved({"inline": True, **given})
+        assert not resolution.deploy.engine_process
+        assert resolution.provenance["engine_process"] == ("cli" if given else "inline")
+    assert problems({"inline": True, "engine_process": True}) == (
+        "engine_process: True is not accepted; accepted: false beside `inline: true`, which runs the driver and every stage "
+        "in the caller's process",
+    )
+
+
 def test_inline_has_one_replica_and_the_environment_it_has() -> None:
     """Fault: options that do nothing."""
     assert problems({"inline": True, "num_replicas": 2, "stage_1_env": {"A": "b"}}) == (

@@ -37,7 +37,6 @@ def test_a_folder_becomes_a_served_model(folder: Path) -> None:
     params = served.stages[0].defaults
     assert isinstance(params, SamplingParams)
     assert params.top_k == 4
-    assert isinstance(runtime, Driver)
     runtime.close(0.0)
 
 
@@ -60,37 +59,44 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     require_processes(resolved(str(folder), overrides={"pipeline": "causal_lm"}))
 
 
-def test_the_driver_gets_a_process_where_it_is_asked_for(folder: Path) -> None:
-    """Fault: a key that is accepted and ignored, or two that exclude each other."""
-    asked = {"pipeline": "causal_lm", "engine_process": True}
-    runtime = runtime_of(resolved(str(folder), overrides=asked))
-    assert isinstance(runtime, RemoteDriver)
-    runtime.close(0.0)
-    require_processes(resolved(str(folder), overrides=asked))
-    with pytest.raises(
-        ConfigError, match="engine_process: True is not accepted; accepted: false beside `inline: true`"
-    ):
-        resolved(str(folder), overrides={**asked, "inline": True})
-
-
-def test_the_budget_for_large_payloads_reaches_every_worker(folder: Path) -> None:
-    """Fault: a key that an operator sets and nothing obeys; a port that is open although nothing goes by tcp."""
-    for given, expected in (({}, 256 * 2**20), ({"arena_oversize_nbytes": 5}, 5)):
-        runtime = runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm", **given}))
-        assert isinstance(runtime, Driver)
-        plans = runtime._supervisor._processes.values()
-        assert [(plan.arena_oversize_nbytes, plan.tcp_nbytes) for plan in plans] == [(expected, None)] * len(plans)
+def test_the_driver_has_a_process_unless_a_thread_is_asked_for(folder: Path) -> None:
+    """Fault: a key that is accepted and ignored."""
+    for given, kind in (({}, RemoteDriver), ({"engine_process": True}, RemoteDriver), ({"engine_process": False}, Driver)):
+        resolution = resolved(str(folder), overrides={"pipeline": "causal_lm", **given})
+        require_processes(resolution)
+        runtime = runtime_of(resolution)
+        assert isinstance(runtime, kind)
         runtime.close(0.0)
 
 
-def test_a_zygote_can_be_done_without(folder: Path) -> None:
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_budget_for_large_payloads_reaches_every_worker(folder: Path, apart: bool) -> None:
+    """Fault: a key that an operator sets and nothing obeys; a port that is open although nothing goes by tcp."""
+    for given, expected in (({}, 256 * 2**20), ({"arena_oversize_nbytes": 5}, 5)):
+        overrides = {"pipeline": "causal_lm", "engine_process": apart, **given}
+        runtime = runtime_of(resolved(str(folder), overrides=overrides))
+        if isinstance(runtime, RemoteDriver):
+            plans = runtime._plan.processes
+        else:
+            assert isinstance(runtime, Driver)
+            plans = tuple(runtime._supervisor._processes.values())
+        assert [(plan.arena_oversize_nbytes, plan.tcp_nbytes) for plan in plans] == [(expected, None)]
+        runtime.close(0.0)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_zygote_can_be_done_without(folder: Path, apart: bool) -> None:
     """Fault: a key that an operator sets and nothing obeys."""
     for given, is_wanted in (({}, True), ({"zygote": False}, False)):
-        runtime = runtime_of(resolved(str(folder), overrides={"pipeline": "causal_lm", **given}))
-        assert isinstance(runtime, Driver)
-        keeper = runtime._supervisor.zygote
-        keeper.saw(all_ready=True)
-        assert (keeper.deadline < math.inf) == is_wanted
+        overrides = {"pipeline": "causal_lm", "engine_process": apart, **given}
+        runtime = runtime_of(resolved(str(folder), overrides=overrides))
+        if isinstance(runtime, RemoteDriver):
+            assert runtime._plan.zygote == is_wanted
+        else:
+            assert isinstance(runtime, Driver)
+            keeper = runtime._supervisor.zygote
+            keeper.saw(all_ready=True)
+            assert (keeper.deadline < math.inf) == is_wanted
         runtime.close(0.0)
 
 

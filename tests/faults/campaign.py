@@ -1,6 +1,6 @@
 """`make faults`: 1,000 requests on fast fakes, the particular scenes, 60 requests on the built-in model; SEED= repeats a run.
 
-    python -m tests.faults.campaign [--seed N] [--requests N] [--only waves,apart,scenes,demo]
+    python -m tests.faults.campaign [--seed N] [--requests N] [--only waves,thread,scenes,demo]
 
 Ends with 1 if anything was violated, 2 if the built-in model's weights are absent. Prints one line per wave and scene.
 """
@@ -32,8 +32,8 @@ from tests.faults.server import OTHERS, ServerProcess
 STAGES = ("thinker", "prosody", "speaker")
 STEP_TIMEOUT_S = 2.5
 REQUESTS = 1000
-APART = 150
-"""Requests to a server whose driver is a process of its own."""
+IN_THREAD = 150
+"""Requests to a server whose driver is a thread of it."""
 FAULTY_SHARE = 0.4
 # Timeouts are short because hung steps and stalled callers are among the faults, and each would take as long; all else is the
 # product's own. Whoever reads slowly does so for four seconds at most, and nobody waits for more than a restart.
@@ -198,7 +198,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--only", default="waves,apart,scenes,demo")
+    parser.add_argument("--only", default="waves,thread,scenes,demo")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not without its servers
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
@@ -211,11 +211,11 @@ def main() -> int:
         for name, scene in {**scenes.SCENES, **memory.SCENES}.items():
             if "scenes" in parts or name in parts:
                 run(name, partial(_scene, name, scene, folder / name, report), report)
-        if "apart" in parts:
+        if "thread" in parts:
             first = options.requests if "waves" in parts else 0
             run(
-                "apart",
-                lambda: waves(random, folder / "apart", APART, report, first=first, engine_process=True),
+                "thread",
+                lambda: waves(random, folder / "thread", IN_THREAD, report, first=first, engine_process=False),
                 report,
             )
         if "demo" in parts:

@@ -24,7 +24,7 @@ from typing import Any
 from tests.faults.clients import Asked, Heard
 from tests.faults.family import RATE, expected
 from tests.faults.faults import DIED, FAULTS
-from tests.faults.server import ServerProcess, eventually, killed
+from tests.faults.server import ServerProcess, driver_of, eventually, killed
 from tests.states import MEMORY, differences
 
 WAV_HEADER_NBYTES = 44
@@ -138,8 +138,8 @@ def held(server: ServerProcess, stages: int) -> list[str]:
 def held_now(server: ServerProcess, stages: int) -> list[str]:
     """The same at this moment."""
     state = server.debug_state()
-    driver = state.get("driver") or state.get("server")
-    if driver is None:
+    driver = driver_of(state)
+    if "machine" not in driver:  # or there is none at this moment
         return [f"no state: {state}"]
     tables = [*_some_of(driver["machine"], MACHINE), *_some_of(driver["runtime"], RUNTIME)]
     found = [f"{name}: {value}" for name, value in tables if value]

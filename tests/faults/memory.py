@@ -60,7 +60,7 @@ def flat(folder: Path, faults: Counter[str]) -> list[str]:
     """Every process is after many rounds as large as in their middle, whatever went wrong in them. Nobody dies here, so that each
     is one process from first to last."""
     random, sizes, found = Random(1), defaultdict[int, list[int]](list), list[str]()
-    with served(folder, engine_process=True) as server:
+    with served(folder) as server:
         server.wait_ready()
         server.wait_for_zygote()
         for number in range(FLAT_ROUNDS):

@@ -20,7 +20,7 @@ import yaml
 
 from tests.faults import checks
 from tests.faults.clients import Asked, Heard, all_of, ask
-from tests.faults.server import START_S, ServerProcess, eventually
+from tests.faults.server import START_S, ServerProcess, driver_of, eventually
 
 PAUSE = "!pause@thinker"
 WIDE = "!wide@prosody"
@@ -80,7 +80,7 @@ async def _death(server: ServerProcess) -> list[str]:
         async with asyncio.timeout(10):
             while sum(one.first_output_s is not None for one in heard) < len(talking):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
-        state = (await asyncio.to_thread(server.debug_state))["server"]["machine"]
+        state = driver_of(await asyncio.to_thread(server.debug_state))["machine"]
         killed_s = time.monotonic()
         await asyncio.to_thread(watch.kill, "thinker")
         spoken = [one for one in heard if one.first_output_s is not None]
@@ -218,7 +218,7 @@ async def _killed_under(server: ServerProcess, when: str) -> list[str]:
 
 def driver_killed(folder: Path, faults: Counter[str]) -> list[str]:
     """kill -9 of a driver in a process of its own: every open request ends with one error, driver and workers start anew."""
-    with served(folder, engine_process=True) as server:
+    with served(folder) as server:
         server.wait_ready()
         found: list[str] = []
         for _ in range(2):

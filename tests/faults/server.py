@@ -40,6 +40,12 @@ def killed(pid: int | None) -> int | None:
     return pid
 
 
+def driver_of(state: dict[str, Any]) -> dict[str, Any]:
+    """What of /debug/state is the driver's, wherever it runs; {} where it has not answered."""
+    found: dict[str, Any] = state.get("driver") or state.get("server") or {}
+    return found
+
+
 def _command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
@@ -190,9 +196,7 @@ class ServerProcess:
         part = OTHERS[kind]
         if part is not None:
             return next((pid for pid in self.pids() if part in _command(pid)), None)
-        state = self.debug_state()
-        driver = state.get("driver") or state.get("server") or {}
-        pid: int | None = driver.get("runtime", {}).get("zygote", {}).get("pid")
+        pid: int | None = driver_of(self.debug_state()).get("runtime", {}).get("zygote", {}).get("pid")
         return pid
 
     def kill_worker(self, stage: str) -> int | None:

@@ -133,8 +133,8 @@ _PIPELINE_KEYS = (
     _pipeline(
         "engine_process",
         Boolean(),
-        False,
-        "Run the driver in a process of its own, which can die and be replaced, not in a thread (docs/server.md says when).",
+        True,
+        "Run the driver in a process of its own, which can die and be replaced; false: in a thread (docs/server.md says when).",
     ),
     _pipeline(
         "processor_workers",

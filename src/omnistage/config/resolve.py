@@ -26,6 +26,12 @@ from omnistage.config.stages import resolve_edges, resolve_stage
 from omnistage.config.state import ResolutionState
 from omnistage.core.errors import ConfigError, OmniError
 
+_INLINE = {
+    "processor_workers": "0 (inline: the caller's process prepares inputs itself)",
+    "engine_process": "false beside `inline: true`, which runs the driver and every stage in the caller's process",
+}
+"""What another process would do, and why there is none where everything runs in the caller's."""
+
 
 def resolve_omni_config(
     model: str,
@@ -66,7 +72,7 @@ def resolve_omni_config(
 def _resolution(state: ResolutionState, model: str, found: Detected, platform: str) -> OmniConfigResolution:
     state.provenance["pipeline"] = found.reason
     state.check_places()
-    deploy = _without_helpers(state, _deploy(state, platform))
+    deploy = _inline(state, _deploy(state, platform))
     edges = resolve_edges(state, deploy.async_chunk)
     stages = tuple(resolve_stage(state, stage, found.model_path, edges, deploy) for stage in found.pipeline.stages)
     stages = name_connectors(stages, inline=deploy.inline)
@@ -98,22 +104,20 @@ def _deploy(state: ResolutionState, platform: str) -> DeployConfig:
     connectors = {name: given.value for name, given in entries.items()}
     state.provenance.update({f"connectors.{name}": given.source for name, given in entries.items()})
     _check_voices(state.pipeline, voices, state.problems)
-    if plain["inline"] and plain["engine_process"]:
-        accepted = "false beside `inline: true`, which runs the driver and every stage in the caller's process"
-        state.problems.add(ConfigError.of("engine_process", True, accepted))
     return DeployConfig(platform=platform, voices=voices, connectors=connectors, **plain)
 
 
-def _without_helpers(state: ResolutionState, deploy: DeployConfig) -> DeployConfig:
-    """The caller's process has no helpers: what was not asked for is none, what was asked for is refused."""
-    if not deploy.inline or deploy.processor_workers == 0:
+def _inline(state: ResolutionState, deploy: DeployConfig) -> DeployConfig:
+    """In the caller's process there is no other: what was not asked for is none, what was asked for is refused."""
+    if not deploy.inline:
         return deploy
-    given = state.layers.first("processor_workers")
-    if given is not None:
-        accepted = "0 (inline: the caller's process prepares inputs itself)"
-        state.problems.add(ConfigError.of(given.where, given.value, accepted))
-    state.provenance["processor_workers"] = "inline"
-    return replace(deploy, processor_workers=0)
+    for name, accepted in _INLINE.items():
+        given = state.layers.first(name)
+        if given is None:
+            state.provenance[name] = "inline"
+        elif getattr(deploy, name):
+            state.problems.add(ConfigError.of(given.where, given.value, accepted))
+    return replace(deploy, processor_workers=0, engine_process=False)
 
 
 def _check_voices(pipeline: PipelineConfig, voices: Mapping[str, str], problems: ProblemsState) -> None:
