@@ -61,7 +61,11 @@ def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
 
 def test_the_driver_has_a_process_unless_a_thread_is_asked_for(folder: Path) -> None:
     """Fault: a key that is accepted and ignored."""
-    for given, kind in (({}, RemoteDriver), ({"engine_process": True}, RemoteDriver), ({"engine_process": False}, Driver)):
+    for given, kind in (
+        ({}, RemoteDriver),
+        ({"engine_process": True}, RemoteDriver),
+        ({"engine_process": False}, Driver),
+    ):
         resolution = resolved(str(folder), overrides={"pipeline": "causal_lm", **given})
         require_processes(resolution)
         runtime = runtime_of(resolution)

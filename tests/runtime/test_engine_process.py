@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from omnistage.wire.engine import (
     DriverBeat,
     DriverFailed,
     Ended,
+    GaugesShown,
     Inspect,
     Inspected,
     ToDriver,
@@ -154,6 +156,17 @@ def test_a_server_that_does_not_read_is_not_written_to_for_ever(server: Server) 
     assert waiting > 1_000_000
     time.sleep(0.3)
     assert stream.waiting_nbytes <= waiting
+
+
+def test_figures_are_shown_when_they_have_changed(server: Server) -> None:
+    """Fault: every heartbeat of a worker at rest wakes the server too."""
+    key = "main", 0
+    for figures in ({"running": 1.0}, {"running": 1.0}, {"running": 2.0}):
+        server.process._inbox.put(partial(server.process._board.show_gauges, key, {"thinker": dict(figures)}))
+        server.say(Inspect(call_id=str(figures)))
+        server.hear(Inspected)
+    shown = [message.by_stage["thinker"]["running"] for message in server.heard if isinstance(message, GaugesShown)]
+    assert shown == [1.0, 2.0]
 
 
 def test_a_record_that_cannot_be_made_keeps_no_driver_from_serving(tmp_path: Path) -> None:

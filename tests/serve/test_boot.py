@@ -85,9 +85,17 @@ def get_health(port: int, status: int) -> dict[str, Any]:
     pytest.fail(f"no {status} within 20 s")
 
 
+def test_stages_are_on_their_way_before_the_framework_is_imported() -> None:
+    """Fault: workers that load while the server does nothing else wait for half a second of imports."""
+    program = "import sys, omnistage.serve.load; print(*sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "omnistage.runtime.remote" in result.stdout.split()
+    assert not {"fastapi", "pydantic"} & set(result.stdout.split())
+
+
 def test_the_server_s_side_imports_nothing_of_the_models() -> None:
     """Fault: torch, a tokenizer library or a runtime of models in the process that answers HTTP."""
-    program = "import sys, omnistage.serve.load, omnistage.cli.serve; print(*sorted(sys.modules))"
+    program = "import sys, omnistage.serve.load, omnistage.serve.app, omnistage.cli.serve; print(*sorted(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "fastapi" in result.stdout.split()
     assert not HEAVY & set(result.stdout.split())

@@ -1,10 +1,11 @@
 """The heavy half of a server's start: configuration, the runtime, the web framework. Runs while the port already answers.
 
-Workers are started before the web framework is imported, so that they load meanwhile. Imports no torch.
+The driver and its workers are started before the web framework is imported, so that they load meanwhile. Imports no torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from starlette.types import ASGIApp
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import require_processes, resolved, runtime_of, served_model
 from omnistage.obs.metrics import ServerMetrics
-from omnistage.serve.app import create_app
 from omnistage.serve.options import ServeOptions
 from omnistage.serve.serving import Serving, figures_of
+
+_APP = "omnistage.serve.app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +40,5 @@ def load(options: ServeOptions) -> Loaded:
         observer=lambda record: metrics.ended(figures_of(record)),
     )
     engine.start()
-    app = create_app(Serving(engine, int(time.time()), metrics, options.api_key, debug=options.debug))
-    return Loaded(app, engine, resolution.deploy.drain_timeout_s)
+    serving = Serving(engine, int(time.time()), metrics, options.api_key, debug=options.debug)
+    return Loaded(importlib.import_module(_APP).create_app(serving), engine, resolution.deploy.drain_timeout_s)

@@ -1,13 +1,13 @@
 """What every route shares: the engine, the figures, what the server was told at its start. And how a body is read.
 
-Knows no route.
+Knows no route, and not the framework of routes, which is imported when stages are on their way (serve.load).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastapi import Request
+from starlette.requests import Request
 
 from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, UnsupportedByModelError, shortened
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
