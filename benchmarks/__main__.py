@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import added, ar, ar_parts, handoff, hops, machine, serving, sse, start
+from benchmarks import added, ar, ar_parts, handoff, hops, machine, serving, serving_vllm, sse, start
 from benchmarks.rows import Benchmark, Row, Skipped
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -22,6 +22,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *ar.BENCHMARKS,
     *ar_parts.BENCHMARKS,
     *serving.BENCHMARKS,
+    *serving_vllm.BENCHMARKS,
 )
 OUT = Path("out/bench.json")
 
@@ -42,7 +43,12 @@ def show(row: Row) -> None:
     print(
         f"{row.name:32} {row.ours:>10.3f} {row.unit:12} {peer:>9} {ratio:>7}  {row.goal:8} {mark:8} {row.loadavg:.2f}"
     )
-    print(f"{'':32} {row.workload}", flush=True)
+    cpu = "".join(
+        f"; CPU of {side} {seconds:.2f} s"
+        for side, seconds in (("ours", row.cpu_s_ours), ("the peer", row.cpu_s_peer))
+        if seconds is not None
+    )
+    print(f"{'':32} {row.workload}{cpu}", flush=True)
 
 
 def main() -> None:

@@ -78,7 +78,6 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "w0",
         "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-COMMAND = (str(Path(sys.executable).with_name("omnistage")),)
-OWN_COMMAND = (sys.executable, "-m", "benchmarks.served")
+COMMAND = (str(Path(sys.executable).with_name("omnistage")), "serve")
+OWN_COMMAND = (sys.executable, "-m", "benchmarks.served", "serve")
 """Knows the benchmarks' own pipelines too."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,13 +27,21 @@ def free_port() -> int:
 
 
 class Server:
-    """`omnistage serve MODEL`; `started` is the monotonic time just before exec."""
+    """`COMMAND MODEL --port N FLAGS`; `started` is the monotonic time just before exec."""
 
-    def __init__(self, model: str, *flags: str, command: tuple[str, ...] = COMMAND) -> None:
+    def __init__(
+        self,
+        model: str,
+        *flags: str,
+        command: tuple[str, ...] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.port = free_port()
-        arguments = [*command, "serve", model, "--port", str(self.port), *flags]
+        arguments = [*command, model, "--port", str(self.port), *flags]
         self.started = time.monotonic()
-        self.process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """The open response of one request. ConnectionError while nobody listens yet."""
@@ -83,8 +91,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: str, *flags: str, command: tuple[str, ...] = COMMAND) -> Iterator[Server]:
-    server = Server(model, *flags, command=command)
+def serving(
+    model: str, *flags: str, command: tuple[str, ...] = COMMAND, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    server = Server(model, *flags, command=command, environment=environment)
     try:
         yield server
     finally:

@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -73,12 +73,12 @@ class Sides:
     vocab_size: int
     model: str
 
-    def served(self, streams: int, tokens: int, steps: StepsState | None = None) -> Answers:
+    def served(self, streams: int, tokens: int, look: Callable[[], None] = lambda: None) -> Answers:
         asked = [
             chat_request(self.server.port, str(self.folder), text_of(prompt), tokens)
             for prompt in self._prompts(streams)
         ]
-        return ask_all(self.server.port, asked, *(() if steps is None else (steps.look,)))
+        return ask_all(self.server.port, asked, look)
 
     def alone(self, streams: int, tokens: int) -> dict[str, float]:
         """Seconds and CPU seconds of the offline engine, and its step."""
@@ -119,7 +119,7 @@ def _step(both: Sides, batch: int) -> Row:
     tokens, ours, turns, theirs = TOKENS[both.model], [], [], []
     for _ in range(PAIRS[both.model]):
         steps = StepsState(both.server)
-        both.served(batch, tokens, steps)
+        both.served(batch, tokens, steps.look)
         ours.append(steps.mean_s("step_seconds_total"))
         turns.append(steps.mean_s("turn_seconds_total"))
         theirs.append(both.alone(batch, tokens)["step_s"])

@@ -12,7 +12,9 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from omnistage.core.payload import merge
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Taken
@@ -20,8 +22,7 @@ from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, Ta
 Message = ClientItem | ClientRestarted | ClientClosed
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+class Parcel(msgspec.Struct, frozen=True):
     """A message with the receipts of every item that was merged into it."""
 
     message: Message
@@ -29,10 +30,10 @@ class Parcel:
 
 
 class BellState:
-    """Calls what was rung for in the event loop that made it."""
+    """Calls what was rung for in the event loop that made it, which is `loop`."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._rung: list[Callable[[], None]] = []
 
@@ -43,7 +44,7 @@ class BellState:
             if len(self._rung) > 1:
                 return
             try:
-                self._loop.call_soon_threadsafe(self._answer)
+                self.loop.call_soon_threadsafe(self._answer)
             except RuntimeError:
                 self._rung.clear()
                 raise
@@ -62,7 +63,7 @@ class MailboxState:
         self._bell = bell
         self._lock = threading.Lock()
         self._parcels: deque[Parcel] = deque()
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # an Event does more than one consumer needs, for every token
         self._ended = asyncio.Event()
         self._closed = False
 
@@ -99,18 +100,19 @@ class MailboxState:
             self._closed = True
 
     def _notify(self) -> None:
-        self._arrived.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         if self._closed:
             self._ended.set()
 
     async def take(self) -> Parcel:
-        """The next message. The runtime's deadlines bound the wait: each request ends with ClientClosed."""
+        """The next message, for the one consumer. The runtime's deadlines bound the wait: each request ends with ClientClosed."""
         while True:
             with self._lock:
                 if self._parcels:
                     return self._parcels.popleft()
-                self._arrived.clear()
-            await self._arrived.wait()
+                self._waiter = self._bell.loop.create_future()
+            await self._waiter
 
     async def ended(self, timeout_s: float) -> bool:
         """Waits until the request has reached its terminal state; False if that takes longer than `timeout_s`."""

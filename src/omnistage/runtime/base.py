@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, StageTimes, Usage
@@ -19,8 +21,7 @@ from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.wire.messages import ClientTook, Command, Event
 
 
-@dataclass(frozen=True, slots=True)
-class ClientItem:
+class ClientItem(msgspec.Struct, frozen=True):
     """One item of a final output stage. `payload` holds host copies and stays valid. After taking it the engine calls `took`,
     with the item's `attempt`."""
 
@@ -33,8 +34,7 @@ class ClientItem:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What a runtime is told once a caller has taken an item: which one."""
 
     request_id: str

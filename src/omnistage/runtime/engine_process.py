@@ -68,7 +68,7 @@ logger = logging.getLogger("omnistage.runtime.engine_process")  # `__name__` is 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 2
 ORPHAN_GRACE_S = 6.0
 """How long the driver has to end its workers in order once the server is gone; they end by themselves too."""
-TOGETHER_S = 0.0005
+TOGETHER_S = 0.001
 """What is said waits so long for more of the same time: each transmission wakes the server."""
 LAST_WORDS_S = 2.0
 """How long the server has to read what was said last."""
