@@ -39,16 +39,17 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, *, pack: bool = False
 @pytest.mark.parametrize("way", ["torch", "packed", "kernels"])
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen2", "qwen3_moe"])
 def test_logits_and_hidden_states_are_those_of_transformers(
-    checkpoint: Callable[[str], Path], kernels: KernelOps, kind: str, way: str
+    checkpoint: Callable[[str], Path], request: pytest.FixtureRequest, kind: str, way: str
 ) -> None:
     """Fault: a norm, a bias, a rotation, a tied head: anything that differs by a little and changes a token in a hundred."""
+    ops: KernelOps | None = request.getfixturevalue("kernels") if way == "kernels" else None
     folder = checkpoint(kind)
     with torch.inference_mode():
         wanted = load_reference(folder)(torch.tensor([IDS]), output_hidden_states=True)
     model = load(folder, pack=way == "packed")
     exact = run_whole(load(folder, torch.float64), IDS, layers=(0, 2, 4))
     for embeds in (False, True):
-        step = run_whole(model, IDS, embeds=embeds, layers=(0, 2, 4), ops=kernels if way == "kernels" else None)
+        step = run_whole(model, IDS, embeds=embeds, layers=(0, 2, 4), ops=ops)
         assert torch.allclose(step.logits, wanted.logits[0], atol=2e-4)
         for layer, rows in step.hidden.items():
             theirs = wanted.hidden_states[layer][0]

@@ -37,14 +37,26 @@ class PlainLinear:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """`packed` is oneDNN's own layout of a weight."""
+    """`packed` is oneDNN's own layout of a weight.
+
+    oneDNN generates code for every count of rows, and keeps up to a megabyte of it for each: it is asked for few counts, and rows
+    are added up to the next."""
 
     packed: torch.Tensor
     bias: torch.Tensor | None = None
 
     def __call__(self, ops: LinearOps, rows: torch.Tensor) -> torch.Tensor:
+        count, computed = len(rows), padded_count(len(rows))
+        if computed > count:
+            rows = torch.cat([rows, rows.new_zeros(computed - count, rows.shape[1])])
         made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-        return made
+        return made[:count]
+
+
+def padded_count(count: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not below `count`."""
+    power = 1 << max(0, count - 1).bit_length()
+    return power * 3 // 4 if count <= power * 3 // 4 else power
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
