@@ -6,15 +6,22 @@ import json
 import os
 import signal
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 from benchmarks.rows import Benchmark, Row
 from benchmarks.servers import Server, serving
+from omnistage.config.env import cache_dir
+from omnistage.modeling.kernels.build import build
 
 MODEL = "demo"
 HEALTH_REPEATS = 5
 TOKEN_REPEATS = 3
 RESTART_REPEATS = 3
+KERNELS = "kernels"
+"""Below the cache."""
+COMPILED_S = 180.0
 SETTLE_S = 15.0
 """For the zygote, which is made in the background once everything has been ready for a while."""
 IDLE_S = 60.0
@@ -47,6 +54,47 @@ def first_token() -> list[Row]:
             cpu += server.cpu_s()
     workload = f"omnistage serve {MODEL}, all stages: exec to the first streamed token, median of {TOKEN_REPEATS}"
     return [Row("start_first_token_s", statistics.median(times), "<= 7", "s", workload, cpu_s_ours=cpu / TOKEN_REPEATS)]
+
+
+def first_start() -> list[Row]:
+    """Beside a start that finds the kernels compiled: one that finds none, and compiles them meanwhile. Each has a cache of its
+    own with everything else in it."""
+    build()
+    times: list[tuple[float, float]] = []
+    for _ in range(TOKEN_REPEATS):
+        with tempfile.TemporaryDirectory() as bare:
+            for entry in cache_dir().iterdir():
+                if entry.name != KERNELS:
+                    (Path(bare) / entry.name).symlink_to(entry)
+            pair = []
+            for change in ({"OMNISTAGE_CACHE": bare}, {}):
+                with serving(MODEL, environment={**os.environ, **change}) as server:
+                    server.wait((200, 503))
+                    pair.append(_seconds_to_first_token(server))
+                    if change:
+                        _wait_for_the_compiler(Path(bare) / KERNELS)
+            times.append((pair[0], pair[1]))
+    return [
+        Row(
+            "first_start_vs_later",
+            statistics.median(first for first, _ in times),
+            ">= 0.9",
+            "s",
+            f"omnistage serve {MODEL}, exec to the first streamed token, while the kernels are compiled; {TOKEN_REPEATS} pairs",
+            peer=statistics.median(later for _, later in times),
+            peer_version="the same with compiled kernels",
+            ratio=statistics.median(later / first for first, later in times),
+        )
+    ]
+
+
+def _wait_for_the_compiler(folder: Path) -> None:
+    """So that it does not go on beside the next measurement."""
+    deadline = time.monotonic() + COMPILED_S
+    while not list(folder.glob("*.so")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no kernels in {folder} after {COMPILED_S:g} s")
+        time.sleep(0.1)
 
 
 def _seconds_to_first_token(server: Server) -> float:
@@ -95,6 +143,7 @@ def idle() -> list[Row]:
 BENCHMARKS = (
     Benchmark(("start_health_s",), first_health),
     Benchmark(("start_first_token_s",), first_token),
+    Benchmark(("first_start_vs_later",), first_start, quick=False),
     Benchmark(("restart_s",), restart),
     Benchmark(("idle_cpu_percent",), idle),
 )
