@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from benchmarks.checkpoints import checkpoint
 from benchmarks.decoding import LONGEST, STEPS, EngineSide, prompts_of
 from benchmarks.rows import Benchmark, Row
 from omnistage.core.params import SamplingParams
-from omnistage.modeling.attention import StepMeta
 from omnistage.modeling.kernels.build import build
 from omnistage.modeling.kernels.chosen import chosen_ops
+from omnistage.modeling.kernels.structs import paged_step
 from omnistage.modeling.sampling import SampleRow, sample
+from omnistage.modeling.step import BlockTable, StepRows
 from omnistage.stages.ar.block_manager import BlockManager
 from omnistage.stages.ar.plan import SequenceKey, StepPlan
 from omnistage.stages.ar.scheduler import Limits, Scheduler
@@ -65,18 +65,12 @@ def schedule_ms() -> list[Row]:
         tokens = [chance.randrange(500) for _ in range(chance.randint(50, 600))]
         key = SequenceKey(f"request-{index}", 0)
         scheduler.add(SequenceState(key=key, order=(0, index, 0), tokens=tokens, max_len=1024))
-    table = np.zeros((ROWS, 1024 // BLOCK_SIZE), np.int32)
+    table = BlockTable(ROWS, 1024 // BLOCK_SIZE)
 
     def step() -> StepPlan:
         plan = scheduler.schedule()
-        StepMeta.of(
-            table,
-            np.array([row.slot for row in plan.rows], np.int64),
-            np.array([row.start for row in plan.rows], np.int64),
-            np.array([len(row.tokens) for row in plan.rows], np.int64),
-            BLOCK_SIZE,
-            CPU,
-        )
+        slots, starts = [row.slot for row in plan.rows], [row.start for row in plan.rows]
+        paged_step(StepRows(table, slots, starts, [len(row.tokens) for row in plan.rows], BLOCK_SIZE, CPU), None)
         for row in plan.rows:
             scheduler.commit(row)
             if row.samples:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta
+from omnistage.modeling.attention import CacheShape, PagedCache
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.paged_attend import PagedAttend
+from omnistage.modeling.step import BlockTable, StepRows
 
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
 SHAPE = CacheShape(1, KV_HEADS, DIM, BLOCK, torch.float32, torch.device("cpu"))
@@ -28,29 +29,23 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> tor
 
 def paged(sequences: list[tuple[torch.Tensor, ...]], cuts: list[list[int]], window: int) -> list[torch.Tensor]:
     """Computes the sequences step by step: `cuts[s]` are the rows of every sequence in step s."""
-    table = np.zeros((len(sequences), 8), np.int32)
-    table[:] = np.random.default_rng(0).permutation(np.arange(1, 1 + table.size)).reshape(table.shape)
-    cache = PagedCache(SHAPE, table.size + 1)
+    num_blocks = 8 * len(sequences)
+    table = BlockTable.of(np.random.default_rng(0).permutation(np.arange(1, 1 + num_blocks)).reshape(-1, 8).tolist())
+    cache = PagedCache(SHAPE, num_blocks + 1)
     for kept in (*cache.keys, *cache.values):
         kept.fill_(torch.nan)  # what was not written must not be read
     done = [0] * len(sequences)
     out: list[list[torch.Tensor]] = [[] for _ in sequences]
     for counts in cuts:
         rows = [index for index, count in enumerate(counts) if count]
-        meta, _ = StepMeta.of(
-            table,
-            np.array(rows),
-            np.array([done[index] for index in rows]),
-            np.array([counts[index] for index in rows]),
-            BLOCK,
-            torch.device("cpu"),
-        )
+        starts, each = [done[index] for index in rows], [counts[index] for index in rows]
+        step = StepRows(table, rows, starts, each, BLOCK, torch.device("cpu"))
         flat = [
             torch.cat([sequences[index][part][done[index] : done[index] + counts[index]] for index in rows])
             for part in range(3)
         ]
-        found = PagedAttend(cache, meta, TorchOps())(0, *flat, scale=DIM**-0.5, window=window)
-        for index, piece in zip(rows, found.split([counts[index] for index in rows]), strict=True):
+        found = PagedAttend(cache, step, TorchOps())(0, *flat, scale=DIM**-0.5, window=window)
+        for index, piece in zip(rows, found.split(each), strict=True):
             out[index].append(piece)
             done[index] += counts[index]
     return [torch.cat(pieces) for pieces in out]
@@ -88,16 +83,6 @@ def test_a_sequence_does_not_depend_on_its_neighbours() -> None:
     assert torch.equal(together[0], alone[0])
 
 
-def test_meta_says_where_every_row_belongs() -> None:
-    """Fault: what a kernel would be told (slots, rows, lengths) differs from what the plain form does."""
-    table = np.array([[0, 0], [3, 5]], np.int32)
-    meta, positions = StepMeta.of(table, np.array([1]), np.array([3]), np.array([2]), BLOCK, torch.device("cpu"))
-    assert positions.tolist() == [3, 4]
-    assert meta.slot.tolist() == [3 * BLOCK + 3, 5 * BLOCK]
-    assert (meta.row.tolist(), meta.kv_len.tolist()) == ([1, 1], [4, 5])
-    assert (meta.q_start, meta.seq_len, meta.table_rows) == ((0, 2), (5,), (1,))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_cache_is_zero_and_counts_its_bytes(dtype: torch.dtype) -> None:
     """Fault: a block's size in bytes is wrong, so that kv_cache_bytes is not kept."""
@@ -106,3 +91,4 @@ def test_a_cache_is_zero_and_counts_its_bytes(dtype: torch.dtype) -> None:
     kept = [*cache.keys, *cache.values]
     assert sum(one.nbytes for one in kept) == 5 * shape.block_nbytes
     assert all(one.dtype == dtype and not one.any() for one in kept)
+    assert all(one.data_ptr() % 64 == 0 for one in kept)  # else every vector of a kernel lies in two cache lines

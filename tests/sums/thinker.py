@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from omnistage.modeling.protocols import ARStep, Attend
+from omnistage.modeling.protocols import Attend
+from omnistage.modeling.step import ARStep, StepRows
 from tests.sums.family import FAIL, FIRST, PACE_S, following
 
 VOCABULARY = 256
@@ -27,24 +28,14 @@ class Thinker:
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(token_ids), self.hidden_size)
 
-    def forward(
-        self,
-        *,
-        token_ids: torch.Tensor | None,
-        embeds: torch.Tensor | None,
-        positions: torch.Tensor,
-        attend: Attend,
-        logit_rows: torch.Tensor,
-        capture_layers: Sequence[int] = (),
-    ) -> ARStep:
-        assert token_ids is not None
+    def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         time.sleep(PACE_S)
-        nothing = torch.zeros(len(token_ids), 1, self.head_dim)
+        nothing = torch.zeros(len(step.tokens), 1, self.head_dim)
         attend(0, nothing, nothing, nothing, scale=1.0)
-        if (token_ids == FAIL).any():
+        if FAIL in step.tokens:
             raise RuntimeError("told to fail")
-        logits = torch.zeros(len(logit_rows), VOCABULARY)
-        for row, token in enumerate(token_ids[logit_rows].tolist()):
+        logits = torch.zeros(len(step.logit_rows), VOCABULARY)
+        for row, token in enumerate(step.tokens[place] for place in step.logit_rows):
             logits[row, following(token) if token >= FIRST else FIRST] = 100.0
         return ARStep(logits, {})
 

@@ -1,22 +1,23 @@
 """Paged keys and values, and the one attention operation over them: decode, chunked prefill and mixed steps alike.
 
-Keys and values of a layer are two tensors [num_blocks, Hkv, block, D]; block 0 is the null block. A step is flattened: T rows of
-all its sequences, one behind the other. `paged_attention` writes the rows' keys and values, then lets each row attend to
-what its sequence holds up to and including itself. It is the slow, obvious form in plain torch; modeling.kernels has a fast one.
+Keys and values of a layer are two tensors [num_blocks, Hkv, block, D]; block 0 is the null block. `paged_attention` writes the
+keys and values of a step's rows, then lets each row attend to what its sequence holds up to and including itself. It is the slow,
+obvious form in plain torch; modeling.kernels has a fast one.
 Knows nothing of models, requests or sampling.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-_NUMPY_TWIN = {torch.float32: np.dtype(np.float32), torch.float16: np.dtype(np.float16)}
+from omnistage.modeling.step import StepRows
+
+_LINE_NBYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,65 +52,10 @@ class PagedCache:
 def _lazy_zeros(size: tuple[int, ...], shape: CacheShape) -> torch.Tensor:
     if shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    twin = _NUMPY_TWIN.get(shape.dtype, np.dtype(np.uint16 if shape.dtype.itemsize == 2 else np.float64))
-    return torch.from_numpy(np.zeros(size, twin)).view(shape.dtype)  # calloc: pages appear as they are touched
-
-
-@dataclass(frozen=True, slots=True)
-class StepMeta:
-    """Where the T rows of a step belong. One per step; all layers share it.
-
-    `slot` [T]: block * block_size + offset at which a row's keys and values are written. `block_table` [slots, max_blocks]
-    int32. `row` [T]: row of the block table; `kv_len` [T]: keys that a row may see. Per sequence of the step: `table_rows`,
-    `q_start` (one more than sequences) and `seq_len` (keys after the step). `scratch` and `bound` keep what layers share.
-    """
-
-    slot: torch.Tensor
-    block_table: torch.Tensor
-    row: torch.Tensor
-    kv_len: torch.Tensor
-    table_rows: tuple[int, ...]
-    q_start: tuple[int, ...]
-    seq_len: tuple[int, ...]
-    block_size: int
-    scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor | None, int]] = field(default_factory=dict)
-    bound: list[Any] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
-        table: npt.NDArray[np.int32],
-        table_rows: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64],
-        block_size: int,
-        device: torch.device,
-    ) -> tuple[StepMeta, torch.Tensor]:
-        """Sequence i computes `counts[i]` rows from position `starts[i]` on; also gives the positions [T]."""
-        ends = counts.cumsum()
-        if ends[-1] == len(counts):  # a row each, as in most steps
-            row, positions = table_rows, starts
-        else:
-            row = np.repeat(table_rows, counts)
-            positions = np.arange(int(ends[-1])) - np.repeat(ends - counts - starts, counts)
-        slot = table[row, positions // block_size] * np.int64(block_size) + positions % block_size
-        meta = cls(
-            slot=tensor_on(slot, device),
-            block_table=tensor_on(table, device),
-            row=tensor_on(row.astype(np.int32), device),
-            kv_len=tensor_on((positions + 1).astype(np.int32), device),
-            table_rows=tuple(table_rows.tolist()),
-            q_start=(0, *ends.tolist()),
-            seq_len=tuple((starts + counts).tolist()),
-            block_size=block_size,
-        )
-        return meta, tensor_on(positions, device)
-
-
-def tensor_on(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """On a CPU the same memory."""
-    tensor = torch.from_numpy(values)
-    return tensor if device.type == "cpu" else tensor.to(device)
+    nbytes = math.prod(size) * shape.dtype.itemsize
+    memory = np.zeros(nbytes + _LINE_NBYTES, np.uint8)  # calloc: pages appear as they are touched
+    start = -memory.ctypes.data % _LINE_NBYTES  # a vector that begins between two cache lines is two reads
+    return torch.from_numpy(memory[start : start + nbytes]).view(shape.dtype).view(size)
 
 
 def paged_attention(
@@ -118,19 +64,19 @@ def paged_attention(
     v: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    meta: StepMeta,
+    step: StepRows,
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """`q` [T, H, D], `k` and `v` [T, Hkv, D] -> [T, H, D]. Row t attends to its sequence's keys 0 .. kv_len[t] - 1, with a
+    """`q` [T, H, D], `k` and `v` [T, Hkv, D] -> [T, H, D]. A row attends to its sequence's keys up to its own position, with a
     `window` to the last `window` of them. Sequences are computed one by one, so neighbours cannot change a result."""
-    block, offset = meta.slot // meta.block_size, meta.slot % meta.block_size
+    block, offset = step.cache_places
     key_cache[block, :, offset] = k
     value_cache[block, :, offset] = v
     out = torch.empty_like(q)
-    for index in range(len(meta.table_rows)):
-        start, end = meta.q_start[index], meta.q_start[index + 1]
-        blocks, mask, num_keys = _visible(meta, index, window)
+    for index in range(len(step.slots)):
+        start, end = step.q_start[index], step.q_start[index + 1]
+        blocks, mask, num_keys = _visible(step, index, window)
         keys = _gather(key_cache, blocks, num_keys)
         values = _gather(value_cache, blocks, num_keys)
         out[start:end] = _attend_one(q[start:end], keys, values, mask, scale)
@@ -166,23 +112,23 @@ def _attend_one(
     return found[0].transpose(0, 1)
 
 
-def _visible(meta: StepMeta, index: int, window: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+def _visible(step: StepRows, index: int, window: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     """Blocks that sequence `index` of the step looks into, the mask over their keys (None: plainly causal, or all), and
     how many keys there are. Worked out once a step and window."""
-    found = meta.scratch.get((index, window))
+    found = step.scratch.get((index, window))
     if found is None:
-        found = meta.scratch[index, window] = _look(meta, index, window)
+        found = step.scratch[index, window] = _look(step, index, window)
     return found
 
 
-def _look(meta: StepMeta, index: int, window: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
-    length = meta.seq_len[index]
-    rows = meta.q_start[index + 1] - meta.q_start[index]
-    first_query = length - rows
+def _look(step: StepRows, index: int, window: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+    rows = step.counts[index]
+    first_query = step.starts[index]
+    length = first_query + rows
     first_key = max(0, first_query - window + 1) if window else 0
-    first_block, num_blocks = first_key // meta.block_size, -(-length // meta.block_size)
-    blocks = meta.block_table[meta.table_rows[index], first_block:num_blocks].long()
-    origin = first_block * meta.block_size
+    first_block, num_blocks = first_key // step.block_size, -(-length // step.block_size)
+    blocks = step.block_table[step.slots[index], first_block:num_blocks].long()
+    origin = first_block * step.block_size
     num_keys = length - origin
     is_whole = num_keys == rows  # the whole sequence is computed in this step
     reaches_all = not window or length <= window

@@ -2,9 +2,9 @@
 
 It is the fast way to start and to run a checkpoint of this shape; modeling.transformers_model runs every other one and
 is what this is tested against. Which models have the shape is their families' knowledge: here only their configuration
-is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. A layer is two of the
-step's operations (modeling.kernels), compiled or torch's; linear layers that read the same input are joined.
-Rows are [T, hidden], weights [out, in]. Biases and norms of heads are used where the checkpoint has them.
+is read, and refused (`decoder_shape` gives None) where it asks for anything this module does not do. The forward pass is one of
+the step's operations (modeling.kernels), compiled or torch's; linear layers that read the same input are joined.
+Weights are [out, in]. Biases and norms of heads are used where the checkpoint has them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ import torch.nn.functional as F
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import (
+    AttentionWeights,
+    DecoderWeights,
+    GatedWeights,
+    HeadNorms,
+    LayerWeights,
+    Mlp,
+)
 from omnistage.modeling.linear import Linear, PlainLinear, can_pack, packed
-from omnistage.modeling.mlp import ExpertsMlp, GatedMlp, Mlp
-from omnistage.modeling.protocols import ARStep, Attend
+from omnistage.modeling.mlp import ExpertsMlp, GatedMlp
+from omnistage.modeling.protocols import Attend
 from omnistage.modeling.rotary import RotationCache
+from omnistage.modeling.step import ARStep, StepRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +114,15 @@ def _experts_shape(settings: Mapping[str, Any]) -> ExpertsShape | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    attention: AttentionWeights
-    mlp: Mlp
-
-
 class Decoder:
     """A `modeling.protocols.ARModel`. Its weights are never written to."""
 
-    def __init__(
-        self,
-        shape: DecoderShape,
-        layers: Sequence[_Layer],
-        *,
-        embedding: torch.Tensor,
-        final_norm: torch.Tensor,
-        head: Linear,
-    ) -> None:
+    def __init__(self, shape: DecoderShape, weights: DecoderWeights) -> None:
         self.shape = shape
-        self._layers = tuple(layers)
-        self._embedding = embedding
-        self._final_norm = final_norm
-        self._head = head
-        self._rotations = RotationCache(shape.head_dim, shape.rope_theta)
+        self.dtype = weights.embedding.dtype
+        self.device = weights.embedding.device
+        self._weights = weights
+        self._rotations = RotationCache(shape.head_dim, shape.rope_theta, self.device)
 
     @property
     def num_layers(self) -> int:
@@ -155,48 +148,12 @@ class Decoder:
     def max_positions(self) -> int:
         return self.shape.max_positions
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._embedding.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._embedding.device
-
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(token_ids, self._embedding)
+        return F.embedding(token_ids, self._weights.embedding)
 
-    def forward(
-        self,
-        *,
-        token_ids: torch.Tensor | None,
-        embeds: torch.Tensor | None,
-        positions: torch.Tensor,
-        attend: Attend,
-        logit_rows: torch.Tensor,
-        capture_layers: Sequence[int] = (),
-    ) -> ARStep:
+    def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         """See `ARModel`."""
-        if embeds is None:
-            assert token_ids is not None
-            embeds = self.embed(token_ids)
-        else:
-            embeds = embeds.clone()  # it grows in place
-        ops = attend.ops
-        rotation = self._rotations.rows(positions)
-        rows, added = embeds, None
-        hidden: dict[int, torch.Tensor] = {}
-        for index, layer in enumerate(self._layers):
-            if index in capture_layers:
-                hidden[index] = rows.clone() if added is None else rows + added
-            normed = attend.block(index, layer.attention, rows, added, rotation)
-            added = layer.mlp(ops, normed)
-        rows = ops.add_rms_norm(rows, added, self._final_norm, self.shape.rms_norm_eps)
-        if self.num_layers in capture_layers:
-            hidden[self.num_layers] = rows
-        asked = rows if len(logit_rows) == len(rows) else rows[logit_rows]
-        logits = self._head(ops, asked)
-        return ARStep(logits.float(), hidden)
+        return attend.decoder(self._weights, self._rotations.reaching(step.longest), capture_layers)
 
 
 def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, pack: bool = False) -> Decoder:
@@ -222,15 +179,16 @@ class _Loader:
         shape = self._shape
         embedding = self._reader.read("model.embed_tokens.weight", [shape.vocab_size, shape.hidden_size])
         tied = self._packed(PlainLinear(embedding)) if shape.tied_embeddings else None
-        return Decoder(
-            shape,
+        weights = DecoderWeights(
+            embedding,
             [self._layer(index) for index in range(shape.num_layers)],
-            embedding=embedding,
-            final_norm=self._reader.read("model.norm.weight", [shape.hidden_size]),
-            head=tied or self._linear({"lm_head": shape.vocab_size}, shape.hidden_size),
+            self._reader.read("model.norm.weight", [shape.hidden_size]),
+            tied or self._linear({"lm_head": shape.vocab_size}, shape.hidden_size),
+            shape.rms_norm_eps,
         )
+        return Decoder(shape, weights)
 
-    def _layer(self, index: int) -> _Layer:
+    def _layer(self, index: int) -> LayerWeights:
         shape, prefix = self._shape, f"model.layers.{index}."
         q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         attention = f"{prefix}self_attn."
@@ -245,7 +203,7 @@ class _Loader:
             eps=shape.rms_norm_eps,
             scale=shape.head_dim**-0.5,
         )
-        return _Layer(weights, self._mlp(index, f"{prefix}mlp."))
+        return LayerWeights(weights, self._mlp(index, f"{prefix}mlp."))
 
     def _mlp(self, index: int, prefix: str) -> Mlp:
         shape, experts = self._shape, self._shape.experts

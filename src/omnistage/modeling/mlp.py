@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
-from omnistage.modeling.kernels.blocks import GatedWeights
-from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.kernels.blocks import GatedWeights, MlpOps
 from omnistage.modeling.linear import Linear
-
-
-class Mlp(Protocol):
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
-        """`rows` [T, hidden], normalised -> [T, hidden]."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
     weights: GatedWeights
 
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ops: MlpOps, rows: torch.Tensor) -> torch.Tensor:
         return ops.gated_block(self.weights, rows)
 
 
@@ -36,7 +29,7 @@ class ExpertsMlp:
     per_row: int
     normalised: bool
 
-    def __call__(self, ops: TorchOps, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ops: MlpOps, rows: torch.Tensor) -> torch.Tensor:
         chances = torch.softmax(self.router(ops, rows), dim=-1, dtype=torch.float32)
         weights, chosen = chances.topk(self.per_row, dim=-1)  # [T, per_row]
         if self.normalised:

@@ -16,8 +16,9 @@ from omnistage.core.request import OmniRequest, Prompt
 if TYPE_CHECKING:
     import torch
 
-    from omnistage.modeling.kernels.blocks import AttentionWeights
+    from omnistage.modeling.kernels.blocks import DecoderWeights
     from omnistage.modeling.kernels.fallback import TorchOps
+    from omnistage.modeling.step import ARStep, StepRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +89,8 @@ class Attend(Protocol):
     def ops(self) -> TorchOps:
         """The operations that this step is computed with."""
 
-    def block(
-        self,
-        layer: int,
-        weights: AttentionWeights,
-        rows: torch.Tensor,
-        added: torch.Tensor | None,
-        rotation: torch.Tensor,
-    ) -> torch.Tensor:
-        """The whole first half of a layer; see `TorchOps.attention_block`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ARStep:
-    """What a forward pass made: `logits` [R, vocab] float32 of the rows asked for, `hidden` [T, hidden] per captured layer."""
-
-    logits: torch.Tensor
-    hidden: Mapping[int, torch.Tensor]
+    def decoder(self, weights: DecoderWeights, rotations: torch.Tensor, capture_layers: Sequence[int]) -> ARStep:
+        """The whole forward pass of a common decoder; see `TorchOps.decoder`."""
 
 
 class ARModel(Protocol):
@@ -130,20 +116,11 @@ class ARModel(Protocol):
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] -> [T, hidden], as `forward` would begin with."""
 
-    def forward(
-        self,
-        *,
-        token_ids: torch.Tensor | None,
-        embeds: torch.Tensor | None,
-        positions: torch.Tensor,
-        attend: Attend,
-        logit_rows: torch.Tensor,
-        capture_layers: Sequence[int] = (),
-    ) -> ARStep:
-        """One flattened step over the rows of all sequences: `token_ids` [T] or `embeds` [T, hidden], `positions` [T].
+    def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
+        """One flattened step over the rows of all sequences, which begins with `step.embeds` or, without, `step.token_ids`.
 
-        Logits are made for the rows `logit_rows` [R] only. A captured layer counts as in transformers: i is the input
-        of layer i, `num_layers` the output of the last norm.
+        Logits are made for the rows `step.logit_rows` only. A captured layer counts as in transformers: i is the input
+        of layer i, `num_layers` the output of the last norm. Nothing is kept for gradients.
         """
 
 

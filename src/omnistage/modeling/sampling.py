@@ -54,7 +54,8 @@ def has_penalties(params: SamplingParams) -> bool:
 def sample(logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_tokens) -> list[Sampled]:
     """`logits` [R, vocab] float32, which is changed in place -> one result per row."""
     raw = _raw_logprobs(logits, rows)
-    _adjust(logits, rows)
+    if any(_is_adjusted(row) for row in rows):
+        _adjust(logits, rows)
     tokens = draw(logits, _draw_settings(rows))
     return [
         _with_logprobs(token if token >= 0 else None, raw.get(index), row)
@@ -103,6 +104,11 @@ def _with_logprobs(token: int | None, raw: torch.Tensor | None, row: SampleRow) 
 # ---- penalties, bias, forbidden tokens -----------------------------------------------------------------------------
 
 
+def _is_adjusted(row: SampleRow) -> bool:
+    return bool(row.forbidden or row.params.logit_bias) or has_penalties(row.params)
+
+
+@torch.inference_mode()  # logits that were made so may only be changed so
 def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
     """In place, and sparse: only the entries of tokens that were seen or named are touched."""
     _repeat(logits, rows)

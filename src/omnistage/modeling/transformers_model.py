@@ -16,7 +16,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
 from omnistage.core.errors import BrokenCheckpointError, UnsupportedByModelError
-from omnistage.modeling.protocols import ARStep, Attend
+from omnistage.modeling.protocols import Attend
+from omnistage.modeling.step import ARStep, StepRows
 
 ATTENTION = "omnistage_paged"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
@@ -104,30 +105,23 @@ class TransformersModel:
         device: torch.device = self._embedding.weight.device
         return device
 
+    @torch.inference_mode()
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self._embedding(token_ids)
         return rows
 
-    def forward(
-        self,
-        *,
-        token_ids: torch.Tensor | None,
-        embeds: torch.Tensor | None,
-        positions: torch.Tensor,
-        attend: Attend,
-        logit_rows: torch.Tensor,
-        capture_layers: Sequence[int] = (),
-    ) -> ARStep:
+    @torch.inference_mode()
+    def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         """See `ARModel`."""
         _STEP.attend = attend
         try:
             made = self._model(
-                input_ids=None if token_ids is None else token_ids[None],
-                inputs_embeds=None if embeds is None else embeds[None],
-                position_ids=positions[None],
+                input_ids=step.token_ids[None] if step.embeds is None else None,
+                inputs_embeds=None if step.embeds is None else step.embeds[None],
+                position_ids=step.positions[None],
                 use_cache=False,
                 output_hidden_states=bool(capture_layers),
-                logits_to_keep=logit_rows,
+                logits_to_keep=step.asked,
             )
         finally:
             _STEP.attend = None

@@ -2,75 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.modeling.attention import StepMeta
-from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import GatedWeights, HeadNorms
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
 from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.rotary import RotationCache
+from tests.modeling.kernels.steps import DTYPES, attention_weights, caches, drawn, quick, steps
+from tests.modeling.kernels.steps import threads as threads
 
 TORCH = TorchOps()
 CLOSE: dict[torch.dtype, float] = {torch.float32: 2e-5, torch.bfloat16: 0.06}
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(params=[1, 2], autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
-
-
-@st.composite
-def steps(draw: st.DrawFn) -> dict[str, Any]:
-    """Sequences of several lengths, each computing its last rows, on blocks that lie in any order."""
-    size = draw(st.sampled_from([16, 32, 64]))
-    lengths = draw(st.lists(st.integers(1, 150), min_size=1, max_size=5))
-    counts = [draw(st.integers(1, min(length, 40))) for length in lengths]
-    per_row = max(-(-length // size) for length in lengths)
-    num_blocks = per_row * len(lengths) + 1
-    order = draw(st.permutations(range(1, num_blocks)))
-    table = np.array(order, np.int32).reshape(len(lengths), per_row)
-    starts = np.array(lengths) - np.array(counts)
-    meta, positions = StepMeta.of(table, np.arange(len(lengths)), starts, np.array(counts), size, torch.device("cpu"))
-    kv_heads = draw(st.sampled_from([1, 2, 3]))
-    return {
-        "meta": meta,
-        "positions": positions,
-        "kv_heads": kv_heads,
-        "heads": kv_heads * draw(st.sampled_from([1, 2, 4])),
-        "dim": draw(st.sampled_from([16, 32, 48, 64, 80, 128, 256])),
-        "num_blocks": num_blocks,
-        "size": size,
-        "window": draw(st.sampled_from([0, 1, 7, 40])),
-        "dtype": draw(DTYPES),
-        "random": torch.Generator().manual_seed(draw(st.integers(0, 2**20))),
-    }
-
-
-def caches(step: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Filled where some sequence has a token, NaN everywhere else."""
-    meta: StepMeta = step["meta"]
-    shape = (step["num_blocks"], step["kv_heads"], step["size"], step["dim"])
-    keys, values = (torch.full(shape, float("nan"), dtype=step["dtype"]) for _ in range(2))
-    for row, length in zip(meta.table_rows, meta.seq_len, strict=True):
-        for position in range(length):
-            block, offset = int(meta.block_table[row, position // step["size"]]), position % step["size"]
-            for cache in (keys, values):
-                cache[block, :, offset] = torch.randn(shape[1], shape[3], generator=step["random"]).to(step["dtype"])
-    return keys, values
 
 
 def expect_close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
@@ -82,16 +31,15 @@ def expect_close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype
 @given(step=steps())
 @quick
 def test_attends_as_torch_does(kernels: KernelOps, step: dict[str, Any]) -> None:
-    rows = len(step["positions"])
     q, k, v = (
-        torch.randn(rows, heads, step["dim"], generator=step["random"]).to(step["dtype"])
+        torch.randn(step["rows"].num_rows, heads, step["dim"], generator=step["random"]).to(step["dtype"])
         for heads in (step["heads"], step["kv_heads"], step["kv_heads"])
     )
     keys, values = caches(step)
     copies = keys.clone(), values.clone()
     named = {"scale": step["dim"] ** -0.5, "window": step["window"]}
-    found = kernels.attend(q, k, v, keys, values, step["meta"], **named)
-    expected = TORCH.attend(q, k, v, *copies, step["meta"], **named)
+    found = kernels.attend(q, k, v, keys, values, step["rows"], **named)
+    expected = TORCH.attend(q, k, v, *copies, step["rows"], **named)
     expect_close(found, expected, step["dtype"])
     assert torch.equal(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0))
     assert torch.equal(values.nan_to_num(7.0), copies[1].nan_to_num(7.0))
@@ -103,15 +51,15 @@ def test_attends_from_joined_projections_as_torch_does(
     kernels: KernelOps, step: dict[str, Any], has_norms: bool
 ) -> None:
     random, dim, dtype = step["random"], step["dim"], step["dtype"]
-    qkv = torch.randn(len(step["positions"]), (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random).to(dtype)
+    qkv = torch.randn(step["rows"].num_rows, (step["heads"] + 2 * step["kv_heads"]) * dim, generator=random).to(dtype)
     query, key = ((1 + 0.1 * torch.randn(dim, generator=random)).to(dtype) for _ in range(2))
     norms = HeadNorms(query, key, 1e-6) if has_norms else None
-    rotation = RotationCache(dim, 10000.0).rows(step["positions"])
+    rotations = RotationCache(dim, 10000.0, torch.device("cpu")).reaching(150)
     keys, values = caches(step)
     copies = keys.clone(), values.clone()
     named = {"heads": step["heads"], "scale": dim**-0.5, "window": step["window"]}
-    found = kernels.attend_joined(qkv, norms, rotation, keys, values, step["meta"], **named)
-    expected = TORCH.attend_joined(qkv, norms, rotation, *copies, step["meta"], **named)
+    found = kernels.attend_joined(qkv, norms, rotations, keys, values, step["rows"], **named)
+    expected = TORCH.attend_joined(qkv, norms, rotations, *copies, step["rows"], **named)
     expect_close(found, expected, dtype)
     expect_close(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0), dtype)
 
@@ -164,38 +112,22 @@ def test_multiplies_as_torch_does(
     expect_close(kernels.linear(x, weight, bias), TORCH.linear(x, weight, bias), dtype)
 
 
-def drawn(random: torch.Generator, dtype: torch.dtype, *size: int) -> torch.Tensor:
-    return (0.2 * torch.randn(*size, generator=random)).to(dtype)
-
-
 @given(step=steps(), hidden=st.sampled_from([16, 48, 112]), has_norms=st.booleans(), has_more=st.booleans())
 @quick
 def test_the_first_half_of_a_layer_is_its_operations(
     kernels: KernelOps, step: dict[str, Any], hidden: int, has_norms: bool, has_more: bool
 ) -> None:
     """To the bit those of the library one by one, each of which is close to torch's: steps of few rows and of many say the same."""
-    random, dim, dtype, width = step["random"], step["dim"], step["dtype"], step["heads"] * step["dim"]
-    query, key, first, second = (1 + drawn(random, dtype, size) for size in (dim, dim, hidden, hidden))
-    joined = width + 2 * step["kv_heads"] * dim
-    bias = drawn(random, dtype, joined) if has_more else None
-    weights = AttentionWeights(
-        first,
-        PlainLinear(drawn(random, dtype, joined, hidden), bias),
-        HeadNorms(query, key, 1e-6) if has_norms else None,
-        PlainLinear(drawn(random, dtype, hidden, width)),
-        second,
-        heads=step["heads"],
-        eps=1e-5,
-        scale=dim**-0.5,
-    )
-    rows = drawn(random, dtype, len(step["positions"]), hidden)
+    random, dim, dtype = step["random"], step["dim"], step["dtype"]
+    weights = attention_weights(step, hidden, has_norms=has_norms, has_bias=has_more)
+    rows = drawn(random, dtype, step["rows"].num_rows, hidden)
     added = drawn(random, dtype, *rows.shape) if has_more else None
-    rotation = RotationCache(dim, 10000.0).rows(step["positions"])
+    rotations = RotationCache(dim, 10000.0, torch.device("cpu")).reaching(150)
     keys, values = caches(step)
 
     def run(block: Any) -> list[torch.Tensor]:
         grown, cached = rows.clone(), (keys.clone(), values.clone())
-        return [block(weights, grown, added, rotation, *cached, step["meta"]), grown, *cached]
+        return [block(weights, grown, added, rotations, *cached, step["rows"]), grown, *cached]
 
     one_by_one = run(partial(TorchOps.attention_block, kernels))
     for _ in range(2):  # the second time over another cache: what is bound once are the weights

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from omnistage.modeling.attention import StepMeta
 from omnistage.modeling.kernels.blocks import GatedWeights
 from omnistage.modeling.kernels.structs import gated_block, paged_step
 from omnistage.modeling.linear import PlainLinear, packed
+from omnistage.modeling.step import BlockTable, StepRows
 
 LANES = 8
 
@@ -49,10 +48,9 @@ def test_what_the_library_would_misread_is_not_bound(given: GatedWeights) -> Non
 
 def test_a_step_is_bound_once_for_all_layers() -> None:
     """Fault: a step's structure is of another rotation; or it is made again for every layer."""
-    table = np.array([[1]], np.int32)
-    meta, _ = StepMeta.of(table, np.array([0]), np.array([0]), np.array([2]), 16, torch.device("cpu"))
+    step = StepRows(BlockTable.of([[1]]), [0], [0], [2], 16, torch.device("cpu"))
     first, second = torch.zeros(2, 4), torch.zeros(2, 4)
-    bound = paged_step(meta, first)
-    assert paged_step(meta, first) is bound
-    assert paged_step(meta, second).rotation == second.data_ptr()
-    assert paged_step(meta, None).rotation is None
+    bound = paged_step(step, first)
+    assert paged_step(step, first) is bound
+    assert paged_step(step, second).rotations == second.data_ptr()
+    assert paged_step(step, None).rotations is None

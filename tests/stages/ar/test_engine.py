@@ -16,7 +16,8 @@ from omnistage.core.errors import StageFailedError, UnsupportedByModelError
 from omnistage.core.params import GenerationParams, SamplingParams
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest, Prompt
-from omnistage.modeling.protocols import ARStep, ProcessedPrompt
+from omnistage.modeling.protocols import ProcessedPrompt
+from omnistage.modeling.step import ARStep, StepRows
 from omnistage.modeling.tensors import TorchSource, to_torch
 from omnistage.models.causal_lm.loader import load
 from omnistage.models.causal_lm.processor import load_processor
@@ -247,13 +248,13 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def forward(self, **named: Any) -> ARStep:
-        step = self._model.forward(**named)
-        hit = bool((named["token_ids"] == self._trigger).any()) and self._times > 0
+    def forward(self, step: StepRows, *rest: Any) -> ARStep:
+        made: ARStep = self._model.forward(step, *rest)
+        hit = self._trigger in step.tokens and self._times > 0
         self._times -= hit
         if hit and not self._rubbish:
             raise RuntimeError("out of luck")
-        return ARStep(step.logits * float("nan"), step.hidden) if hit else step
+        return ARStep(made.logits * float("nan"), made.hidden) if hit else made
 
 
 def faulty_engine(folder: Path, **named: Any) -> ARStageEngine:

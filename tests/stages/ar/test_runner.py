@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 
 from omnistage.core.errors import UnsupportedByModelError
 from omnistage.core.params import SamplingParams
-from omnistage.modeling.protocols import ARModel, ARStep
+from omnistage.modeling.protocols import ARModel, Attend
 from omnistage.modeling.sampling import SampleRow
+from omnistage.modeling.step import ARStep, StepRows
 from omnistage.models.causal_lm.loader import load
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 from omnistage.stages.ar.runner import ARRunner, RowResult
@@ -86,7 +88,7 @@ def test_embeddings_stand_in_for_tokens_until_forgotten(llama: Path) -> None:
 
 
 class Skips:
-    """A model whose last layer does not attend."""
+    """A model that attends in the first three of its layers."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -94,21 +96,11 @@ class Skips:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def forward(self, *, attend: Any, **named: Any) -> ARStep:
-        step: ARStep = self._model.forward(attend=SkipsOne(attend), **named)
-        return step
-
-
-class SkipsOne:
-    def __init__(self, attend: Any) -> None:
-        self.ops = attend.ops
-        self._attend = attend
-
-    def block(self, layer: int, weights: Any, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
-        if layer != 3:
-            found: torch.Tensor = self._attend.block(layer, weights, rows, *rest)
-            return found
-        return rows
+    def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
+        heads = torch.zeros(len(step.tokens), self._model.num_kv_heads, self._model.head_dim)
+        for layer in range(3):
+            attend(layer, heads, heads, heads, scale=1.0)
+        return ARStep(torch.zeros(len(step.logit_rows), self._model.vocab_size), {})
 
 
 def test_a_model_that_attends_otherwise_is_noticed_at_the_start(llama: Path) -> None:

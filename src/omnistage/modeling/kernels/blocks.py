@@ -1,12 +1,14 @@
-"""The weights of a decoder layer's two halves, as the operations take them: each half is one operation."""
+"""The weights of a decoder as the operations take them: each half of a layer is one operation, and so is the whole."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from omnistage.modeling.linear import Linear
+from omnistage.modeling.linear import Linear, LinearOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,30 @@ class GatedWeights:
 
     gate_up: Linear
     down: Linear
+
+
+class MlpOps(LinearOps, Protocol):
+    def gated_block(self, weights: GatedWeights, normed: torch.Tensor) -> torch.Tensor:
+        """See `TorchOps.gated_block`."""
+
+
+class Mlp(Protocol):
+    def __call__(self, ops: MlpOps, rows: torch.Tensor) -> torch.Tensor:
+        """`rows` [T, hidden], normalised -> [T, hidden]."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    attention: AttentionWeights
+    mlp: Mlp
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class DecoderWeights:
+    """`embedding` [vocab, hidden], `final_norm` [hidden], `head` [vocab, hidden]."""
+
+    embedding: torch.Tensor
+    layers: Sequence[LayerWeights]
+    final_norm: torch.Tensor
+    head: Linear
+    eps: float

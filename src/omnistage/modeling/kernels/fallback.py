@@ -5,36 +5,64 @@ All of them take flattened rows [T, ...] and compute each row alone. Knows nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from omnistage.modeling.attention import StepMeta, paged_attention
+from omnistage.modeling.attention import PagedCache, paged_attention
 from omnistage.modeling.drawing import draw_tokens
-from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.step import ARStep, StepRows
 
 
 class TorchOps:
-    """`name` stands in logs. The two halves of a layer are made of the other operations."""
+    """`name` stands in logs. The decoder is made of the two halves of its layers, and these of the other operations."""
 
     name = "torch"
+
+    @torch.inference_mode()
+    def decoder(
+        self,
+        weights: DecoderWeights,
+        step: StepRows,
+        rotations: torch.Tensor,
+        cache: PagedCache,
+        capture_layers: Sequence[int],
+    ) -> ARStep:
+        """The forward pass; `rotations` as in `attend_joined`, captured layers as in `ARModel`."""
+        rows = F.embedding(step.token_ids, weights.embedding) if step.embeds is None else step.embeds.clone()
+        added = None
+        hidden: dict[int, torch.Tensor] = {}
+        for index, layer in enumerate(weights.layers):
+            if index in capture_layers:
+                hidden[index] = rows.clone() if added is None else rows + added
+            normed = self.attention_block(
+                layer.attention, rows, added, rotations, cache.keys[index], cache.values[index], step
+            )
+            added = layer.mlp(self, normed)
+        rows = self.add_rms_norm(rows, added, weights.final_norm, weights.eps)
+        if len(weights.layers) in capture_layers:
+            hidden[len(weights.layers)] = rows
+        return ARStep(weights.head(self, rows[step.asked]).float(), hidden)
 
     def attention_block(
         self,
         weights: AttentionWeights,
         rows: torch.Tensor,
         added: torch.Tensor | None,
-        rotation: torch.Tensor,
+        rotations: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
     ) -> torch.Tensor:
         """Adds `added`, and then what attention makes of it all, to `rows` [T, hidden] in place; gives their norm."""
         normed = self.add_rms_norm(rows, added, weights.input_norm, weights.eps)
         joined = weights.qkv(self, normed)
         found = self.attend_joined(
-            joined, weights.head_norms, rotation, keys, values, meta, heads=weights.heads, scale=weights.scale
+            joined, weights.head_norms, rotations, keys, values, step, heads=weights.heads, scale=weights.scale
         )
         return self.add_rms_norm(rows, weights.output(self, found), weights.mlp_norm, weights.eps)
 
@@ -49,35 +77,37 @@ class TorchOps:
         v: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
         *,
         scale: float,
         window: int = 0,
     ) -> torch.Tensor:
         """See `paged_attention`."""
-        return paged_attention(q, k, v, keys, values, meta, scale, window)
+        return paged_attention(q, k, v, keys, values, step, scale, window)
 
     def attend_joined(
         self,
         qkv: torch.Tensor,
         norms: HeadNorms | None,
-        rotation: torch.Tensor,
+        rotations: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
         *,
         heads: int,
         scale: float,
         window: int = 0,
     ) -> torch.Tensor:
         """`qkv` [T, (heads + 2 * kv_heads) * D], joined projections -> [T, heads * D]. Heads are normalised, then turned
-        by `rotation` [T, D] float32 (cosines, then sines, of the planes (i, i + D/2)), written and attended to."""
+        by `rotations` [positions, D] float32 (of each position the cosines, then the sines, of the planes (i, i + D/2)), written
+        and attended to."""
         kv_heads, dim = keys.shape[1], keys.shape[3]
         q, k, v = qkv.view(len(qkv), -1, dim).tensor_split([heads, heads + kv_heads], dim=1)
         if norms is not None:
             q = F.rms_norm(q, (dim,), norms.query, norms.eps)
             k = F.rms_norm(k, (dim,), norms.key, norms.eps)
-        found = paged_attention(_turned(q, rotation), _turned(k, rotation), v, keys, values, meta, scale, window)
+        rotation = rotations[step.positions]
+        found = paged_attention(_turned(q, rotation), _turned(k, rotation), v, keys, values, step, scale, window)
         return found.reshape(len(qkv), -1)
 
     def add_rms_norm(

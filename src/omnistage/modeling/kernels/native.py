@@ -7,6 +7,7 @@ or falls to torch: a kernel that is called wrongly would read other memory inste
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omnistage.modeling.attention import StepMeta
+from omnistage.modeling.attention import PagedCache
 from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES
-from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.structs import (
     DOUBLE,
@@ -27,11 +28,14 @@ from omnistage.modeling.kernels.structs import (
     GatedBlock,
     Heads,
     attention_block,
+    decoder,
     gated_block,
     heads_of,
     paged_layer,
     paged_step,
 )
+from omnistage.modeling.kernels.whole import BoundDecoder
+from omnistage.modeling.step import ARStep, StepRows
 
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _UNBOUND: Any = object()
@@ -56,30 +60,47 @@ class KernelOps(TorchOps):
         self._linear = self._pair("linear", [*[POINTER] * 4, INT, INT, INT, INT])
         self._attention_block = self._pair("attention_block", [POINTER] * 5)
         self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
+        self._decoder = self._pair("decoder", [POINTER] * 5)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
         self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
+        self._decoders: WeakKeyDictionary[DecoderWeights, BoundDecoder | None] = WeakKeyDictionary()
         self._gates: WeakKeyDictionary[GatedWeights, GatedBlock | None] = WeakKeyDictionary()
+
+    def decoder(
+        self,
+        weights: DecoderWeights,
+        step: StepRows,
+        rotations: torch.Tensor,
+        cache: PagedCache,
+        capture_layers: Sequence[int],
+    ) -> ARStep:
+        bound: BoundDecoder | None = self._decoders.get(weights, _UNBOUND)
+        if bound is _UNBOUND or (bound is not None and bound.cache is not cache):
+            bound = self._decoders[weights] = self._bound(weights, cache)
+        if bound is None or not bound.serves(step):
+            return super().decoder(weights, step, rotations, cache, capture_layers)
+        return bound(step, rotations, capture_layers)
 
     def attention_block(
         self,
         weights: AttentionWeights,
         rows: torch.Tensor,
         added: torch.Tensor | None,
-        rotation: torch.Tensor,
+        rotations: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
     ) -> torch.Tensor:
         bound, dtype = self._attentions.get(weights, _UNBOUND), rows.dtype
         if bound is _UNBOUND:
             bound = attention_block(weights, keys, values, self._lanes) if self._can_attend(keys) else None
             self._attentions[weights] = bound
         if bound is None or dtype is not keys.dtype or rows.shape[0] > FEW_ROWS[dtype] or not rows.is_contiguous():
-            return super().attention_block(weights, rows, added, rotation, keys, values, meta)
+            return super().attention_block(weights, rows, added, rotations, keys, values, step)
         bound.layer.keys, bound.layer.values = keys.data_ptr(), values.data_ptr()
         normed = torch.empty_like(rows)
-        step, more = ctypes.byref(paged_step(meta, rotation)), None if added is None else added.data_ptr()
-        self._attention_block[dtype](ctypes.byref(bound), step, rows.data_ptr(), more, normed.data_ptr())
+        at, more = ctypes.byref(paged_step(step, rotations)), None if added is None else added.data_ptr()
+        self._attention_block[dtype](ctypes.byref(bound), at, rows.data_ptr(), more, normed.data_ptr())
         return normed
 
     def gated_block(self, weights: GatedWeights, normed: torch.Tensor) -> torch.Tensor:
@@ -102,27 +123,27 @@ class KernelOps(TorchOps):
         v: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
         *,
         scale: float,
         window: int = 0,
     ) -> torch.Tensor:
         if not self._can_attend(keys) or any(tensor.stride(2) != 1 for tensor in (q, k, v)):
-            return super().attend(q, k, v, keys, values, meta, scale=scale, window=window)
+            return super().attend(q, k, v, keys, values, step, scale=scale, window=window)
         out = torch.empty(q.shape, dtype=q.dtype)
         layer = paged_layer(q.shape[1], keys, values, None, scale, window)
         parts = [ctypes.byref(heads_of(rows)) for rows in (q, k, v)]
-        self._attend[q.dtype](ctypes.byref(layer), ctypes.byref(paged_step(meta, None)), *parts, out.data_ptr())
+        self._attend[q.dtype](ctypes.byref(layer), ctypes.byref(paged_step(step, None)), *parts, out.data_ptr())
         return out
 
     def attend_joined(
         self,
         qkv: torch.Tensor,
         norms: HeadNorms | None,
-        rotation: torch.Tensor,
+        rotations: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        meta: StepMeta,
+        step: StepRows,
         *,
         heads: int,
         scale: float,
@@ -130,7 +151,7 @@ class KernelOps(TorchOps):
     ) -> torch.Tensor:
         if not self._can_attend(keys) or not qkv.is_contiguous():
             return super().attend_joined(
-                qkv, norms, rotation, keys, values, meta, heads=heads, scale=scale, window=window
+                qkv, norms, rotations, keys, values, step, heads=heads, scale=scale, window=window
             )
         kv_heads, dim = keys.shape[1], keys.shape[3]
         out = torch.empty((len(qkv), heads * dim), dtype=qkv.dtype)
@@ -138,7 +159,7 @@ class KernelOps(TorchOps):
         start, width = qkv.data_ptr(), qkv.stride(0)
         offsets = (0, heads * dim, (heads + kv_heads) * dim)
         parts = [ctypes.byref(Heads(start + offset * qkv.itemsize, width, dim)) for offset in offsets]
-        self._attend[qkv.dtype](layer, ctypes.byref(paged_step(meta, rotation)), *parts, out.data_ptr())
+        self._attend[qkv.dtype](layer, ctypes.byref(paged_step(step, rotations)), *parts, out.data_ptr())
         return out
 
     def add_rms_norm(
@@ -183,6 +204,11 @@ class KernelOps(TorchOps):
         return found
 
     # ---- bindings ----
+
+    def _bound(self, weights: DecoderWeights, cache: PagedCache) -> BoundDecoder | None:
+        dtype = cache.shape.dtype
+        model = decoder(weights, cache, self._lanes) if self._can_attend(cache.keys[0]) else None
+        return None if model is None else BoundDecoder(self._decoder[dtype], model, cache, FEW_ROWS[dtype])
 
     def _function(self, name: str, arguments: list[Any]) -> Any:
         function = getattr(self._library, name)

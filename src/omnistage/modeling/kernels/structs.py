@@ -8,12 +8,17 @@ of two dtypes) is None.
 from __future__ import annotations
 
 import ctypes
+from array import array
+from collections.abc import Iterable
+from itertools import chain
 
 import torch
 
-from omnistage.modeling.attention import StepMeta
-from omnistage.modeling.kernels.blocks import AttentionWeights, GatedWeights, HeadNorms
+from omnistage.modeling.attention import PagedCache
+from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms, LayerWeights
 from omnistage.modeling.linear import Linear, PlainLinear
+from omnistage.modeling.mlp import GatedMlp
+from omnistage.modeling.step import StepRows
 
 INT, POINTER, DOUBLE = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 
@@ -31,12 +36,11 @@ class PagedLayer(ctypes.Structure):
 class PagedStep(ctypes.Structure):
     _fields_ = [
         ("rows", INT),
-        ("slot", POINTER),
+        ("num_sequences", INT),
+        ("sequences", POINTER),
         ("block_table", POINTER),
-        ("table_stride", INT),
-        ("table_row", POINTER),
-        ("kv_len", POINTER),
-        ("rotation", POINTER),
+        ("columns", INT),
+        ("rotations", POINTER),
         ("threads", INT),
     ]
 
@@ -64,6 +68,25 @@ class GatedBlock(ctypes.Structure):
     _fields_ = [("gate_up", Matrix), ("down", Matrix)]
 
 
+class Layer(ctypes.Structure):
+    _fields_ = [("attention", AttentionBlock), ("mlp", GatedBlock)]
+
+
+class Decoder(ctypes.Structure):
+    _fields_ = [
+        ("embedding", POINTER),
+        ("layers", POINTER),
+        ("num_layers", INT),
+        ("final_norm", POINTER),
+        ("eps", DOUBLE),
+        ("head", Matrix),
+    ]
+
+
+class Begun(ctypes.Structure):
+    _fields_ = [("tokens", POINTER), ("embeds", POINTER), ("asked", POINTER), ("num_asked", INT)]
+
+
 def paged_layer(
     heads: int, keys: torch.Tensor, values: torch.Tensor, norms: HeadNorms | None, scale: float, window: int = 0
 ) -> PagedLayer:
@@ -73,24 +96,32 @@ def paged_layer(
     return PagedLayer(heads, kv_heads, dim, size, keys.data_ptr(), values.data_ptr(), query, key, eps, scale, window)
 
 
-def paged_step(meta: StepMeta, rotation: torch.Tensor | None) -> PagedStep:
+def paged_step(step: StepRows, rotations: torch.Tensor | None) -> PagedStep:
     """Made once a step, for the layers share it."""
-    if meta.bound and meta.bound[0] is rotation:
-        found: PagedStep = meta.bound[1]
+    if step.bound and step.bound[0] is rotations:
+        found: PagedStep = step.bound[1]
         return found
-    table = meta.block_table
+    sequences = numbers(chain.from_iterable(zip(step.slots, step.starts, step.counts, strict=True)))
     made = PagedStep(
-        len(meta.row),
-        meta.slot.data_ptr(),
-        table.data_ptr(),
-        table.stride(0),
-        meta.row.data_ptr(),
-        meta.kv_len.data_ptr(),
-        None if rotation is None else rotation.data_ptr(),
+        step.num_rows,
+        len(step.slots),
+        address(sequences),
+        step.table.address,
+        step.table.columns,
+        None if rotations is None else rotations.data_ptr(),
         torch.get_num_threads(),
     )
-    meta.bound[:] = rotation, made
+    step.bound[:] = rotations, made, sequences
     return made
+
+
+def numbers(given: Iterable[int]) -> array[int]:
+    """As the library reads them; nothing is as cheap to make."""
+    return array("q", given)
+
+
+def address(of: array[int]) -> int:
+    return of.buffer_info()[0]
 
 
 def heads_of(rows: torch.Tensor) -> Heads:
@@ -105,7 +136,7 @@ def attention_block(
     norms = [weights.input_norm, weights.mlp_norm]
     if weights.head_norms is not None:
         norms += [weights.head_norms.query, weights.head_norms.key]
-    if qkv is None or output is None or not all(_is_plain(norm, keys.dtype) for norm in norms):
+    if qkv is None or output is None or not _are_plain(keys.dtype, *norms):
         return None
     layer = paged_layer(weights.heads, keys, values, weights.head_norms, weights.scale)
     return AttentionBlock(layer, qkv, output, weights.input_norm.data_ptr(), weights.mlp_norm.data_ptr(), weights.eps)
@@ -116,15 +147,46 @@ def gated_block(weights: GatedWeights, dtype: torch.dtype, lanes: int) -> GatedB
     return None if gate_up is None or down is None else GatedBlock(gate_up, down)
 
 
+def decoder(weights: DecoderWeights, cache: PagedCache, lanes: int) -> Decoder | None:
+    """Bound to a cache, too."""
+    dtype, head = cache.shape.dtype, _matrix(weights.head, cache.shape.dtype, lanes)
+    layers = [
+        _layer(layer, keys, values, lanes)
+        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True)
+    ]
+    whole = [layer for layer in layers if layer is not None]
+    if head is None or len(whole) < len(layers) or not _are_plain(dtype, weights.embedding, weights.final_norm):
+        return None
+    bound = (Layer * len(whole))(*whole)
+    made = Decoder(
+        weights.embedding.data_ptr(),
+        ctypes.addressof(bound),
+        len(bound),
+        weights.final_norm.data_ptr(),
+        weights.eps,
+        head,
+    )
+    made.kept = bound
+    return made
+
+
+def _layer(weights: LayerWeights, keys: torch.Tensor, values: torch.Tensor, lanes: int) -> Layer | None:
+    if not isinstance(weights.mlp, GatedMlp):
+        return None
+    attention = attention_block(weights.attention, keys, values, lanes)
+    mlp = gated_block(weights.mlp.weights, keys.dtype, lanes)
+    return None if attention is None or mlp is None else Layer(attention, mlp)
+
+
 def _matrix(linear: Linear, dtype: torch.dtype, lanes: int) -> Matrix | None:
-    if not isinstance(linear, PlainLinear) or not _is_plain(linear.weight, dtype):
+    if not isinstance(linear, PlainLinear) or not _are_plain(dtype, linear.weight):
         return None
     bias = linear.bias
     outer, inner = linear.weight.shape
-    if outer % lanes or inner % lanes or not (bias is None or _is_plain(bias, dtype)):
+    if outer % lanes or inner % lanes or not (bias is None or _are_plain(dtype, bias)):
         return None
     return Matrix(linear.weight.data_ptr(), None if bias is None else bias.data_ptr(), inner, outer)
 
 
-def _is_plain(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype is dtype and tensor.is_contiguous()
+def _are_plain(dtype: torch.dtype, *tensors: torch.Tensor) -> bool:
+    return all(tensor.device.type == "cpu" and tensor.dtype is dtype and tensor.is_contiguous() for tensor in tensors)

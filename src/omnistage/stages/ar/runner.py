@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
-import numpy as np
 import torch
 
 from omnistage.core.errors import UnsupportedByModelError
-from omnistage.modeling.attention import CacheShape, PagedCache, StepMeta, tensor_on
+from omnistage.modeling.attention import CacheShape, PagedCache
 from omnistage.modeling.kernels.chosen import chosen_ops, renewed
 from omnistage.modeling.paged_attend import PagedAttend
-from omnistage.modeling.protocols import ARModel, ARStep
+from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
+from omnistage.modeling.step import ARStep, BlockTable, StepRows
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 
 
@@ -34,9 +35,9 @@ class RowResult(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class _Launched:
     plan: StepPlan
-    step: ARStep
+    step: StepRows
+    made: ARStep
     samples: Sequence[SampleRow]
-    q_start: tuple[int, ...]
 
 
 class ARRunner:
@@ -55,7 +56,7 @@ class ARRunner:
         self.ops = chosen_ops(model.device)
         self._model = model
         self._cache = PagedCache(cache_shape(model, block_size), num_blocks)
-        self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+        self._table = BlockTable(max_num_seqs, -(-max_model_len // block_size))
         self._block_size = block_size
         self._capture_layers = tuple(capture_layers)
         self._embeds: dict[SequenceKey, list[torch.Tensor]] = {}
@@ -74,7 +75,8 @@ class ARRunner:
 
     def warm_up(self) -> None:
         """One pass over the null block. Raises UnsupportedByModelError for a model that does not attend once per layer."""
-        attend = self._forward(StepPlan((PlanRow(SequenceKey("", 0), 0, 0, (0, 0), 0, (), samples=True),)))[1]
+        plan = StepPlan((PlanRow(SequenceKey("", 0), 0, 0, (0, 0), 0, (), samples=True),))
+        attend = self._forward(plan, self._rows(plan))[1]
         if attend.calls != [1] * self._model.num_layers:
             raise UnsupportedByModelError(
                 f"the model attends {sum(attend.calls)} times in {self._model.num_layers} layers; accepted: once per layer"
@@ -83,53 +85,48 @@ class ARRunner:
     def launch(self, plan: StepPlan, samples: Sequence[SampleRow]) -> None:
         """Starts a step; `samples` belong to the rows that sample, in order."""
         assert self._launched is None
-        step, _, q_start = self._forward(plan)
-        self._launched = _Launched(plan, step, samples, q_start)
+        step = self._rows(plan)
+        self._launched = _Launched(plan, step, self._forward(plan, step)[0], samples)
 
-    @torch.inference_mode()
     def collect(self) -> list[RowResult]:
         """The results of what was launched, in the order of its rows."""
         launched, self._launched = self._launched, None
         assert launched is not None
-        sampled = iter(sample(launched.step.logits, launched.samples, self.ops.draw) if launched.samples else [])
+        sampled = iter(sample(launched.made.logits, launched.samples, self.ops.draw) if launched.samples else [])
         return [
             RowResult(next(sampled) if row.samples else None, self._captured(launched, index, row))
             for index, row in enumerate(launched.plan.rows)
         ]
 
-    @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> tuple[ARStep, PagedAttend, tuple[int, ...]]:
+    def _rows(self, plan: StepPlan) -> StepRows:
+        """What the plan computes, with the block table brought up to it."""
         for row in plan.rows:
             if row.blocks:
-                self._table[row.slot, row.first_block : row.first_block + len(row.blocks)] = row.blocks
-        device = self._model.device
-        meta, positions = StepMeta.of(
+                self._table.blocks[row.slot, row.first_block : row.first_block + len(row.blocks)] = row.blocks
+        counts = [len(row.tokens) for row in plan.rows]
+        step = StepRows(
             self._table,
-            np.array([row.slot for row in plan.rows], np.int64),
-            np.array([row.start for row in plan.rows], np.int64),
-            np.array([len(row.tokens) for row in plan.rows], np.int64),
+            [row.slot for row in plan.rows],
+            [row.start for row in plan.rows],
+            counts,
             self._block_size,
-            device,
+            self._model.device,
+            [token for row in plan.rows for token in row.tokens],
+            [end - 1 for row, end in zip(plan.rows, accumulate(counts), strict=True) if row.samples],
         )
-        attend = PagedAttend(self._cache, meta, self.ops)
-        token_ids = tensor_on(np.array([token for row in plan.rows for token in row.tokens], np.int64), device)
-        embeds = self._input_rows(plan, token_ids)
-        last = [end - 1 for row, end in zip(plan.rows, meta.q_start[1:], strict=True) if row.samples]
-        step = self._model.forward(
-            token_ids=token_ids if embeds is None else None,
-            embeds=embeds,
-            positions=positions,
-            attend=attend,
-            logit_rows=tensor_on(np.array(last, np.int64), device),
-            capture_layers=self._capture_layers if any(row.capture_from is not None for row in plan.rows) else (),
-        )
-        return step, attend, meta.q_start
+        if self._embeds and any(row.key in self._embeds for row in plan.rows):
+            step.embeds = self._input_rows(plan, step)
+        return step
 
-    def _input_rows(self, plan: StepPlan, token_ids: torch.Tensor) -> torch.Tensor | None:
-        """Input embeddings [T, hidden] where a sequence of the step has its own, else None."""
-        if not self._embeds or not any(row.key in self._embeds for row in plan.rows):
-            return None
-        rows = self._model.embed(token_ids)
+    def _forward(self, plan: StepPlan, step: StepRows) -> tuple[ARStep, PagedAttend]:
+        attend = PagedAttend(self._cache, step, self.ops)
+        captures = any(row.capture_from is not None for row in plan.rows)
+        return self._model.forward(step, attend, self._capture_layers if captures else ()), attend
+
+    @torch.inference_mode()
+    def _input_rows(self, plan: StepPlan, step: StepRows) -> torch.Tensor:
+        """Input embeddings [T, hidden] of a step in which a sequence has its own."""
+        rows = self._model.embed(step.token_ids)
         at = 0
         for row in plan.rows:
             own = self._held_rows(row)
@@ -148,9 +145,9 @@ class ARRunner:
         """Fresh tensors: the step's own are views of larger ones."""
         if row.capture_from is None:
             return {}
-        start = launched.q_start[index] + row.capture_from - row.start
-        end = launched.q_start[index + 1]
-        return {layer: rows[start:end].clone() for layer, rows in launched.step.hidden.items()}
+        start = launched.step.q_start[index] + row.capture_from - row.start
+        end = launched.step.q_start[index + 1]
+        return {layer: rows[start:end].clone() for layer, rows in launched.made.hidden.items()}
 
 
 def cache_shape(model: ARModel, block_size: int) -> CacheShape:

@@ -1,7 +1,7 @@
 // Attention over paged keys and values, for decode, chunked prefill and mixed steps alike.
 //
-// A step is T rows of all its sequences, flattened. First every row's key and value are written into their slot; then each row
-// attends to the keys 0 .. kv_len - 1 of its sequence (or the last `window` of them), block by block, with a running maximum.
+// A step is T rows of all its sequences, flattened. First every row's key and value are written into the cache; then each row
+// attends to the keys of its sequence up to its own position (or the last `window` of them), block by block, with a running maximum.
 // Rows of one sequence share a tile, so that a block is read from memory once for all of them. A row's arithmetic does not
 // depend on its tile or its neighbours: the same row gives the same bits in any batch and any chunk.
 #pragma once
@@ -20,15 +20,22 @@ struct PagedLayer {
     int64_t window;  // 0: all keys
 };
 
-// One step: shared by all layers. `slot` -1: that row is not written. `rotation` [rows, head_dim]: cosines, then sines, or null.
+// One sequence of a step computes `count` rows at its positions from `start` on; `slot` is its row of the block table.
+struct Sequence {
+    int64_t slot, start, count;
+};
+
+// One step: shared by all layers. `rotations` [positions, head_dim]: of each position the cosines, then the sines, or null.
 struct PagedStep {
-    int64_t rows;
-    const int64_t* slot;
+    int64_t rows, num_sequences;
+    const Sequence* sequences;
     const int32_t* block_table;
-    int64_t table_stride;
-    const int32_t *table_row, *kv_len;
-    const float* rotation;
+    int64_t columns;
+    const float* rotations;
     int64_t threads;
+
+    const int32_t* blocks_of(const Sequence& sequence) const { return block_table + sequence.slot * columns; }
+    const float* rotation(int64_t position, int64_t dim) const { return rotations ? rotations + position * dim : nullptr; }
 };
 
 // Where a row's heads lie: element [t, h, d] at data[t * row_stride + h * head_stride + d].
@@ -72,18 +79,19 @@ template <class T>
 void write_rows(const PagedLayer& layer, const PagedStep& step, const Heads& k, const Heads& v) {
     int dim = int(layer.head_dim);
     std::vector<float> key(dim);
-    for (int64_t row = 0; row < step.rows; row++) {
-        if (step.slot[row] < 0) continue;
-        int64_t block = step.slot[row] / layer.block_size, offset = step.slot[row] % layer.block_size;
-        const float* rotation = step.rotation ? step.rotation + row * dim : nullptr;
-        for (int64_t head = 0; head < layer.kv_heads; head++) {
-            int64_t at = ((block * layer.kv_heads + head) * layer.block_size + offset) * dim;
-            prepare(head_of<T>(k, row, head), layer.key_norm, layer.eps, rotation, dim, key.data());
-            T* to = static_cast<T*>(layer.keys) + at;
-            for (int d = 0; d < dim; d++) narrow(to + d, key[d]);
-            std::memcpy(static_cast<T*>(layer.values) + at, head_of<T>(v, row, head), dim * sizeof(T));
+    int64_t row = 0;
+    for (const Sequence* one = step.sequences; one < step.sequences + step.num_sequences; one++)
+        for (int64_t position = one->start; position < one->start + one->count; position++, row++) {
+            int64_t block = step.blocks_of(*one)[position / layer.block_size], offset = position % layer.block_size;
+            for (int64_t head = 0; head < layer.kv_heads; head++) {
+                int64_t at = ((block * layer.kv_heads + head) * layer.block_size + offset) * dim;
+                const float* rotation = step.rotation(position, dim);
+                prepare(head_of<T>(k, row, head), layer.key_norm, layer.eps, rotation, dim, key.data());
+                T* to = static_cast<T*>(layer.keys) + at;
+                for (int d = 0; d < dim; d++) narrow(to + d, key[d]);
+                std::memcpy(static_cast<T*>(layer.values) + at, head_of<T>(v, row, head), dim * sizeof(T));
+            }
         }
-    }
 }
 
 // What a query has found so far: the greatest score, the sum of weights, the weighted sum of values [dim].
@@ -142,63 +150,70 @@ void attend_block(const float* query, const T* keys, const T* values, int dim, i
     for (; d < dim; d += kLanes) gather_values<T, 1>(values + d, scores, dim, from, to, keep, found + d);
 }
 
-// The rows [begin, end) of one sequence, the query heads of one key head.
+// `count` rows of one sequence, `row` of the step at `position` the first of them.
+struct Tile {
+    const Sequence* sequence;
+    int64_t row, position, count;
+};
+
+// The rows of one tile, the query heads of one key head.
 template <class T>
-void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q, int64_t begin, int64_t end,
-                 int64_t kv_head, T* out) {
+void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q, const Tile& tile, int64_t kv_head,
+                 T* out) {
     int dim = int(layer.head_dim), size = int(layer.block_size);
-    int64_t group = layer.heads / layer.kv_heads, queries = (end - begin) * group;
+    int64_t group = layer.heads / layer.kv_heads, queries = tile.count * group;
     static thread_local std::vector<float> scratch;
     scratch.assign(2 * queries * dim, 0.0f);
     float *query = scratch.data(), *found = query + queries * dim;
     static thread_local std::vector<Running> states;
     states.assign(queries, Running{});
-    int64_t first = step.kv_len[begin], last = 0;
-    for (int64_t row = begin; row < end; row++) {
-        const float* rotation = step.rotation ? step.rotation + row * dim : nullptr;
+    for (int64_t i = 0; i < tile.count; i++)
         for (int64_t g = 0; g < group; g++) {
-            float* to = query + ((row - begin) * group + g) * dim;
-            prepare(head_of<T>(q, row, kv_head * group + g), layer.query_norm, layer.eps, rotation, dim, to);
+            float* to = query + (i * group + g) * dim;
+            const float* rotation = step.rotation(tile.position + i, dim);
+            prepare(head_of<T>(q, tile.row + i, kv_head * group + g), layer.query_norm, layer.eps, rotation, dim, to);
             for (int d = 0; d < dim; d++) to[d] *= float(layer.scale);
         }
-        int64_t length = step.kv_len[row];
-        first = std::min(first, layer.window ? std::max<int64_t>(0, length - layer.window) : 0);
-        last = std::max(last, length);
-    }
-    const int32_t* table = step.block_table + step.table_row[begin] * step.table_stride;
-    for (int64_t block = first / size; block * size < last; block++) {
+    // What a row sees is [first_seen, length) of the keys.
+    auto first_seen = [&](int64_t length) { return layer.window ? std::max<int64_t>(0, length - layer.window) : 0; };
+    const int32_t* table = step.blocks_of(*tile.sequence);
+    for (int64_t block = first_seen(tile.position + 1) / size; block * size < tile.position + tile.count; block++) {
         int64_t at = (table[block] * layer.kv_heads + kv_head) * int64_t(size) * dim;
         const T *keys = static_cast<const T*>(layer.keys) + at, *values = static_cast<const T*>(layer.values) + at;
-        for (int64_t row = begin; row < end; row++) {
-            int64_t length = step.kv_len[row], seen = layer.window ? std::max<int64_t>(0, length - layer.window) : 0;
-            int from = int(std::max<int64_t>(0, seen - block * size)), to = int(std::min<int64_t>(size, length - block * size));
+        for (int64_t i = 0; i < tile.count; i++) {
+            int64_t length = tile.position + i + 1;
+            int from = int(std::max<int64_t>(0, first_seen(length) - block * size));
+            int to = int(std::min<int64_t>(size, length - block * size));
             if (from >= to) continue;
             for (int64_t g = 0; g < group; g++) {
-                int64_t index = (row - begin) * group + g;
+                int64_t index = i * group + g;
                 attend_block(query + index * dim, keys, values, dim, from, to, states[index], found + index * dim);
             }
         }
     }
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t g = 0; g < group; g++) {
-            int64_t index = (row - begin) * group + g;
-            T* to = out + (row * layer.heads + kv_head * group + g) * dim;
-            for (int d = 0; d < dim; d++) narrow(to + d, found[index * dim + d] / states[index].weight);
-        }
+    for (int64_t index = 0; index < queries; index++) {
+        int64_t row = tile.row + index / group, head = kv_head * group + index % group;
+        T* to = out + (row * layer.heads + head) * dim;
+        for (int d = 0; d < dim; d++) narrow(to + d, found[index * dim + d] / states[index].weight);
+    }
 }
 
 template <class T>
 void attend(const PagedLayer& layer, const PagedStep& step, const Heads& q, const Heads& k, const Heads& v, T* out) {
     write_rows<T>(layer, step, k, v);
-    std::vector<int64_t> tiles{0};
-    for (int64_t row = 1; row < step.rows; row++)
-        if (step.table_row[row] != step.table_row[row - 1] || row - tiles.back() == kTileRows) tiles.push_back(row);
-    tiles.push_back(step.rows);
-    int64_t tasks = int64_t(tiles.size() - 1) * layer.kv_heads;
+    static thread_local std::vector<Tile> tiles;
+    tiles.clear();
+    int64_t row = 0;
+    for (const Sequence* one = step.sequences; one < step.sequences + step.num_sequences; one++)
+        for (int64_t done = 0, count; done < one->count; done += count, row += count) {
+            count = std::min<int64_t>(kTileRows, one->count - done);
+            tiles.push_back({one, row, one->start + done, count});
+        }
+    const Tile* first = tiles.data();  // a thread of the loop has another `tiles`
+    int64_t tasks = int64_t(tiles.size()) * layer.kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(int(step.threads)) if (step.threads > 1 && tasks > 1)
     for (int64_t task = 0; task < tasks; task++) {
-        int64_t tile = task / layer.kv_heads;
-        attend_tile<T>(layer, step, q, tiles[tile], tiles[tile + 1], task % layer.kv_heads, out);
+        attend_tile<T>(layer, step, q, first[task / layer.kv_heads], task % layer.kv_heads, out);
     }
 }
 

@@ -26,6 +26,10 @@
     }                                                                                                                  \
     void gated_block_##suffix(const GatedBlock* block, const T* normed, T* out, int64_t count, int64_t threads) {      \
         gated_block<T>(*block, normed, out, count, threads);                                                           \
+    }                                                                                                                  \
+    void decoder_##suffix(const Decoder* model, const PagedStep* step, const Begun* begun, float* logits,              \
+                          T* const* captured) {                                                                        \
+        decoder<T>(*model, *step, *begun, logits, captured);                                                           \
     }
 
 extern "C" {

@@ -1,4 +1,5 @@
-// The two halves of a decoder layer for few rows, each in one call: what a step of few rows costs beside its arithmetic is calls.
+// The two halves of a decoder layer for few rows, each in one call, and the whole decoder in one: what a step of few rows costs
+// beside its arithmetic is calls.
 //
 // They are the same operations in the same order as one by one, so their bits are the same too. `rows` [count, hidden] grow in place.
 #pragma once
@@ -25,6 +26,29 @@ struct AttentionBlock {
 
 struct GatedBlock {
     Matrix gate_up, down;
+};
+
+struct Layer {
+    AttentionBlock attention;
+    GatedBlock mlp;
+};
+
+// `embedding` [vocab, hidden], `final_norm` [hidden].
+struct Decoder {
+    const void* embedding;
+    const Layer* layers;
+    int64_t num_layers;
+    const void* final_norm;
+    double eps;
+    Matrix head;
+};
+
+// What a step begins with: `tokens` [rows], or `embeds` [rows, hidden] instead; and which of its rows are asked for logits.
+struct Begun {
+    const int64_t* tokens;
+    const void* embeds;
+    const int64_t* asked;
+    int64_t num_asked;
 };
 
 namespace {
@@ -62,6 +86,36 @@ void gated_block(const GatedBlock& block, const T* normed, T* out, int64_t count
     multiply(block.gate_up, normed, gate_up, count, threads);
     silu_mul(gate_up, gated, count, inner, threads);
     multiply(block.down, gated, out, count, threads);
+}
+
+// `logits` [num_asked, vocab]. `captured` [num_layers + 1]: where the input of each layer and the output of the last norm go,
+// [rows, hidden], or null.
+template <class T>
+void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, float* logits, T* const* captured) {
+    static thread_local std::vector<T> scratch;
+    int64_t hidden = model.head.inner, vocab = model.head.outer, size = step.rows * hidden;
+    scratch.resize(3 * size + begun.num_asked * (hidden + vocab));
+    T *rows = scratch.data(), *normed = rows + size, *made = normed + size, *added = nullptr;
+    T *asked = made + size, *narrow_logits = asked + begun.num_asked * hidden;
+    auto copy_row = [&](T* to, const void* from, int64_t row) {
+        std::memcpy(to, static_cast<const T*>(from) + row * hidden, hidden * sizeof(T));
+    };
+    for (int64_t row = 0; row < step.rows; row++) {
+        if (begun.embeds) copy_row(rows + row * hidden, begun.embeds, row);
+        else copy_row(rows + row * hidden, model.embedding, begun.tokens[row]);
+    }
+    for (int64_t index = 0; index < model.num_layers; index++) {
+        const Layer& layer = model.layers[index];
+        if (T* to = captured[index])
+            for (int64_t i = 0; i < size; i++) narrow(to + i, added ? widen(rows[i]) + widen(added[i]) : widen(rows[i]));
+        attention_block<T>(layer.attention, step, rows, added, normed);
+        gated_block(layer.mlp, normed, added = made, step.rows, step.threads);
+    }
+    add_rms_norm(rows, added, static_cast<const T*>(model.final_norm), model.eps, normed, step.rows, hidden);
+    if (captured[model.num_layers]) std::memcpy(captured[model.num_layers], normed, size * sizeof(T));
+    for (int64_t i = 0; i < begun.num_asked; i++) copy_row(asked + i * hidden, normed, begun.asked[i]);
+    multiply(model.head, asked, narrow_logits, begun.num_asked, step.threads);
+    for (int64_t i = 0; i < begun.num_asked * vocab; i++) logits[i] = widen(narrow_logits[i]);
 }
 
 }  // namespace

@@ -1,0 +1,75 @@
+"""A decoder in one call against its operations one by one, with one thread and two."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnistage.modeling.attention import CacheShape, PagedCache
+from omnistage.modeling.kernels.blocks import DecoderWeights, GatedWeights, LayerWeights
+from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.linear import PlainLinear
+from omnistage.modeling.mlp import GatedMlp
+from omnistage.modeling.rotary import RotationCache
+from omnistage.modeling.step import BlockTable, StepRows
+from tests.modeling.kernels.steps import attention_weights, caches, drawn, quick, steps
+from tests.modeling.kernels.steps import threads as threads
+
+
+@given(step=steps(), hidden=st.sampled_from([16, 48]), has_norms=st.booleans(), embeds=st.booleans(), data=st.data())
+@quick
+def test_a_decoder_is_its_operations(
+    kernels: KernelOps, step: dict[str, Any], hidden: int, has_norms: bool, embeds: bool, data: st.DataObject
+) -> None:
+    """To the bit those of the library one by one: steps of few rows and of many, captured or not, say the same."""
+    random, dtype, rows, vocab = step["random"], step["dtype"], step["rows"], 32
+    layers = [
+        LayerWeights(
+            attention_weights(step, hidden, has_norms=has_norms, has_bias=False),
+            GatedMlp(
+                GatedWeights(
+                    PlainLinear(drawn(random, dtype, 64, hidden)), PlainLinear(drawn(random, dtype, hidden, 32))
+                )
+            ),
+        )
+        for _ in range(2)
+    ]
+    embedding, norm = drawn(random, dtype, vocab, hidden), 1 + drawn(random, dtype, hidden)
+    weights = DecoderWeights(embedding, layers, norm, PlainLinear(drawn(random, dtype, vocab, hidden)), 1e-5)
+    rotations = RotationCache(step["dim"], 10000.0, torch.device("cpu")).reaching(150)
+    shape = CacheShape(2, step["kv_heads"], step["dim"], step["size"], dtype, torch.device("cpu"))
+    kept = [caches(step) for _ in layers]
+    rows.tokens = data.draw(st.lists(st.integers(0, vocab - 1), min_size=rows.num_rows, max_size=rows.num_rows))
+    rows.logit_rows = sorted(data.draw(st.sets(st.integers(0, rows.num_rows - 1))))
+    rows.embeds = drawn(random, dtype, rows.num_rows, hidden) if embeds else None
+    captured = data.draw(st.sets(st.integers(0, 2)))
+
+    def run(decoder: Any) -> list[torch.Tensor]:
+        cache = PagedCache(shape, step["num_blocks"])
+        cache.keys, cache.values = ([layer[part].clone() for layer in kept] for part in (0, 1))
+        made = decoder(weights, rows, rotations, cache, sorted(captured))
+        return [made.logits.clone(), *made.hidden.values(), *cache.keys, *cache.values]
+
+    one_by_one = run(partial(TorchOps.decoder, kernels))
+    for _ in range(2):  # the second time over another cache
+        ours = run(kernels.decoder)
+        assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(ours, one_by_one, strict=True))
+
+
+def test_a_token_beyond_the_vocabulary_is_not_read(kernels: KernelOps) -> None:
+    """Fault: a prompt of numbers that are no tokens is answered from what lies behind the embeddings."""
+    step = {"random": torch.Generator(), "dtype": torch.float32, "dim": 16, "heads": 1, "kv_heads": 1}
+    gated = GatedWeights(PlainLinear(torch.zeros(32, 16)), PlainLinear(torch.zeros(16, 16)))
+    layer = LayerWeights(attention_weights(step, 16, has_norms=False, has_bias=False), GatedMlp(gated))
+    weights = DecoderWeights(torch.zeros(32, 16), [layer], torch.ones(16), PlainLinear(torch.zeros(32, 16)), 1e-5)
+    cache = PagedCache(CacheShape(1, 1, 16, 16, torch.float32, torch.device("cpu")), 2)
+    for token in (32, -1, 2**40):
+        rows = StepRows(BlockTable.of([[1]]), [0], [0], [1], 16, torch.device("cpu"), [token], [0])
+        with pytest.raises(IndexError):
+            kernels.decoder(weights, rows, torch.zeros(4, 16), cache, ())
