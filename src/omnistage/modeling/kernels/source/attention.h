@@ -99,9 +99,9 @@ struct Running {
     float greatest = -INFINITY, weight = 0;
 };
 
-// Scores of the keys [0, count) of a block, rounded up to whole vectors; what is not visible gets weight 0.
+// Scores of the keys [0, count) of a block, rounded up to whole vectors.
 template <class T>
-void score(const float* query, const T* keys, int dim, int count, float* scores) {
+inline void score(const float* query, const T* keys, int dim, int count, float* scores) {
     for (int j = 0; j < count; j += kLanes) {
         Floats partial[kLanes];
         for (int i = 0; i < kLanes; i++) partial[i] = Floats{};
@@ -113,27 +113,17 @@ void score(const float* query, const T* keys, int dim, int count, float* scores)
     }
 }
 
-template <class T, int kVectors>
-void gather_values(const T* values, const float* weights, int dim, int from, int to, float keep, float* found) {
-    Floats sum[kVectors];
-    for (int v = 0; v < kVectors; v++) sum[v] = load(found + v * kLanes) * keep;
-    for (int j = from; j < to; j++)
-        for (int v = 0; v < kVectors; v++) sum[v] += load(values + j * dim + v * kLanes) * weights[j];
-    for (int v = 0; v < kVectors; v++) store(found + v * kLanes, sum[v]);
-}
-
-// One query against the keys [from, to) of one block.
-template <class T>
-void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running& state,
-                  float* found) {
-    alignas(64) float scores[256];
-    score(query, keys, dim, to, scores);
-    float greatest = state.greatest;
-    for (int j = from; j < to; j++) greatest = scores[j] > greatest ? scores[j] : greatest;
-    float keep = std::exp(state.greatest - greatest);
-    int padded = (to + kLanes - 1) / kLanes * kLanes;
+// Scores [0, padded) become weights; those outside of [from, to) weigh nothing. What was found so far keeps that much of its weight.
+inline float weigh(float* scores, int from, int to, int padded, Running& state) {
     for (int j = 0; j < from; j++) scores[j] = -INFINITY;
     for (int j = to; j < padded; j++) scores[j] = -INFINITY;
+    Floats top = load(scores);
+    for (int j = kLanes; j < padded; j += kLanes) {
+        Floats x = load(scores + j);
+        top = x > top ? x : top;
+    }
+    float greatest = std::max(state.greatest, most(top));
+    float keep = state.greatest == greatest ? 1.0f : std::exp(state.greatest - greatest);
     Floats total{};
     for (int j = 0; j < padded; j += kLanes) {
         Floats weights = exponential(load(scores + j) - greatest);
@@ -142,6 +132,33 @@ void attend_block(const float* query, const T* keys, const T* values, int dim, i
     }
     state.weight = state.weight * keep + sum(total);
     state.greatest = greatest;
+    return keep;
+}
+
+// `found` becomes `found` * keep + the values of the keys [from, to) by their weights. Even and odd keys are added up apart, for one
+// sum would wait for itself.
+template <class T, int kVectors>
+inline void gather_values(const T* values, const float* weights, int dim, int from, int to, float keep, float* found) {
+    Floats even[kVectors], odd[kVectors];
+    for (int v = 0; v < kVectors; v++) even[v] = load(found + v * kLanes) * keep, odd[v] = Floats{};
+    int j = from;
+    for (; j + 2 <= to; j += 2)
+        for (int v = 0; v < kVectors; v++) {
+            even[v] += load(values + j * dim + v * kLanes) * weights[j];
+            odd[v] += load(values + (j + 1) * dim + v * kLanes) * weights[j + 1];
+        }
+    for (; j < to; j++)
+        for (int v = 0; v < kVectors; v++) even[v] += load(values + j * dim + v * kLanes) * weights[j];
+    for (int v = 0; v < kVectors; v++) store(found + v * kLanes, even[v] + odd[v]);
+}
+
+// One query against the keys [from, to) of one block.
+template <class T>
+inline void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running& state,
+                         float* found) {
+    alignas(64) float scores[256];
+    score(query, keys, dim, to, scores);
+    float keep = weigh(scores, from, to, (to + kLanes - 1) / kLanes * kLanes, state);
     int d = 0;
     for (; d + 8 * kLanes <= dim; d += 8 * kLanes)
         gather_values<T, 8>(values + d, scores, dim, from, to, keep, found + d);
@@ -150,17 +167,28 @@ void attend_block(const float* query, const T* keys, const T* values, int dim, i
     for (; d < dim; d += kLanes) gather_values<T, 1>(values + d, scores, dim, from, to, keep, found + d);
 }
 
+// Blocks lie anywhere, so no processor guesses the next one: it is asked for while this one is computed.
+template <class T>
+void prefetch_block(const PagedLayer& layer, int64_t block, int64_t kv_head) {
+    int64_t size = layer.block_size * layer.head_dim, at = (block * layer.kv_heads + kv_head) * size;
+    const T *keys = static_cast<const T*>(layer.keys) + at, *values = static_cast<const T*>(layer.values) + at;
+    for (int64_t i = 0; i < size; i += 64 / int64_t(sizeof(T))) {
+        __builtin_prefetch(keys + i);
+        __builtin_prefetch(values + i);
+    }
+}
+
 // `count` rows of one sequence, `row` of the step at `position` the first of them.
 struct Tile {
     const Sequence* sequence;
     int64_t row, position, count;
 };
 
-// The rows of one tile, the query heads of one key head.
-template <class T>
+// The rows of one tile, the query heads of one key head. kDim: the head_dim, or 0 for any.
+template <class T, int kDim>
 void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q, const Tile& tile, int64_t kv_head,
                  T* out) {
-    int dim = int(layer.head_dim), size = int(layer.block_size);
+    const int dim = kDim ? kDim : int(layer.head_dim), size = int(layer.block_size);
     int64_t group = layer.heads / layer.kv_heads, queries = tile.count * group;
     static thread_local std::vector<float> scratch;
     scratch.assign(2 * queries * dim, 0.0f);
@@ -180,6 +208,7 @@ void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q,
     for (int64_t block = first_seen(tile.position + 1) / size; block * size < tile.position + tile.count; block++) {
         int64_t at = (table[block] * layer.kv_heads + kv_head) * int64_t(size) * dim;
         const T *keys = static_cast<const T*>(layer.keys) + at, *values = static_cast<const T*>(layer.values) + at;
+        if ((block + 1) * size < tile.position + tile.count) prefetch_block<T>(layer, table[block + 1], kv_head);
         for (int64_t i = 0; i < tile.count; i++) {
             int64_t length = tile.position + i + 1;
             int from = int(std::max<int64_t>(0, first_seen(length) - block * size));
@@ -213,7 +242,13 @@ void attend(const PagedLayer& layer, const PagedStep& step, const Heads& q, cons
     int64_t tasks = int64_t(tiles.size()) * layer.kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(int(step.threads)) if (step.threads > 1 && tasks > 1)
     for (int64_t task = 0; task < tasks; task++) {
-        attend_tile<T>(layer, step, q, first[task / layer.kv_heads], task % layer.kv_heads, out);
+        const Tile& tile = first[task / layer.kv_heads];
+        int64_t kv_head = task % layer.kv_heads;
+        switch (layer.head_dim) {  // widths that the compiler knows are several times faster
+            case 64: attend_tile<T, 64>(layer, step, q, tile, kv_head, out); break;
+            case 128: attend_tile<T, 128>(layer, step, q, tile, kv_head, out); break;
+            default: attend_tile<T, 0>(layer, step, q, tile, kv_head, out);
+        }
     }
 }
 
