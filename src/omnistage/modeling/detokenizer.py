@@ -11,6 +11,7 @@ from typing import Protocol
 # What a decoder writes for bytes that are no character. An unfinished character of UTF-8 is at most three of them.
 _BROKEN = "\ufffd"
 _UNFINISHED_CHARS = 3
+_WINDOW_TOKENS = 8
 
 
 class Decoder(Protocol):
@@ -22,8 +23,9 @@ class Decoder(Protocol):
 class DetokenizerState:
     """The text of one growing list of tokens.
 
-    Only a window of tokens is decoded again for a new one. It begins at a border between characters, one piece before the
-    last border, because some decoders treat the first token of a text differently from the others.
+    Only a window of tokens is decoded again for a new one. It begins at a border between characters, at least one piece before
+    the last border, because some decoders treat the first token of a text differently from the others. It is moved when it has
+    become long: what was given out of a moved window has to be decoded, too.
     """
 
     def __init__(self, decoder: Decoder, *, skip_special_tokens: bool) -> None:
@@ -49,7 +51,9 @@ class DetokenizerState:
             self._shown = text[:certain]
             self._silent = 0
             if certain == len(text):
-                self._move_window()
+                if len(self._window) >= _WINDOW_TOKENS:
+                    self._move_window()
+                self._fresh_from = len(self._window)
         return piece
 
     def flush(self) -> str:
@@ -61,7 +65,6 @@ class DetokenizerState:
 
     def _move_window(self) -> None:
         self._window = self._window[self._fresh_from :]
-        self._fresh_from = len(self._window)
         self._shown = self._text()
 
     def _text(self) -> str:

@@ -22,14 +22,15 @@ Floats = npt.NDArray[np.float64]
 Settings = npt.NDArray[np.void]
 
 
-def draw_tokens(logits: torch.Tensor, settings: Settings) -> list[int]:
-    """`logits` [R, vocab] float32, `settings` [R] of DRAW_SETTINGS -> one token a row; -1 where a row's best is not finite."""
+def draw_tokens(logits: torch.Tensor, settings: Settings | None) -> list[int]:
+    """`logits` [R, vocab] float32, `settings` [R] of DRAW_SETTINGS, or None for the best of each row -> one token a row; -1 where
+    a row's best is not finite."""
     best = logits.max(dim=-1)
     is_finite = torch.isfinite(best.values).numpy(force=True)
     tokens: npt.NDArray[np.int64] = np.where(is_finite, best.indices.numpy(force=True), -1)
-    drawn = np.flatnonzero(is_finite & (settings["temperature"] > 0))
-    if len(drawn):
-        tokens[drawn] = _draw(logits[drawn], settings[drawn])
+    if settings is not None:
+        drawn = np.flatnonzero(is_finite & (settings["temperature"] > 0))
+        tokens[drawn] = _draw(logits[drawn], settings[drawn]) if len(drawn) else []
     found: list[int] = tokens.tolist()
     return found
 

@@ -20,7 +20,7 @@ from omnistage.modeling.philox import uniforms
 
 _FORBIDDEN = float("-inf")
 
-Draw = Callable[[torch.Tensor, npt.NDArray[np.void]], list[int]]
+Draw = Callable[[torch.Tensor, npt.NDArray[np.void] | None], list[int]]
 """As `modeling.drawing.draw_tokens`."""
 
 
@@ -63,11 +63,11 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_to
     ]
 
 
-def _draw_settings(rows: Sequence[SampleRow]) -> npt.NDArray[np.void]:
-    settings = np.zeros(len(rows), DRAW_SETTINGS)
+def _draw_settings(rows: Sequence[SampleRow]) -> npt.NDArray[np.void] | None:
     drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
     if not drawn:
-        return settings  # temperature 0 throughout
+        return None
+    settings = np.zeros(len(rows), DRAW_SETTINGS)
     params = [rows[index].params for index in drawn]
     settings["temperature"][drawn] = [one.temperature for one in params]
     settings["top_k"][drawn] = [one.top_k for one in params]

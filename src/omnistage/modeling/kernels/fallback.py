@@ -127,7 +127,7 @@ class TorchOps:
         """[T, in] by `weight` [out, in] -> [T, out]."""
         return F.linear(rows, weight, bias)
 
-    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void]) -> list[int]:
+    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
         """See `draw_tokens`."""
         return draw_tokens(logits, settings)
 

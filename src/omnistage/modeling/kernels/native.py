@@ -27,10 +27,12 @@ from omnistage.modeling.kernels.structs import (
     AttentionBlock,
     GatedBlock,
     Heads,
+    address,
     attention_block,
     decoder,
     gated_block,
     heads_of,
+    numbers,
     paged_layer,
     paged_step,
 )
@@ -62,6 +64,8 @@ class KernelOps(TorchOps):
         self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
         self._decoder = self._pair("decoder", [POINTER] * 5)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
+        self._drawn_from: torch.Tensor | None = None  # the next step's logits are mostly the same memory
+        self._drawn_at: tuple[int, int, int] | None = None
         self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
         self._decoders: WeakKeyDictionary[DecoderWeights, BoundDecoder | None] = WeakKeyDictionary()
         self._gates: WeakKeyDictionary[GatedWeights, GatedBlock | None] = WeakKeyDictionary()
@@ -193,17 +197,25 @@ class KernelOps(TorchOps):
         function(rows.data_ptr(), weight.data_ptr(), added, out.data_ptr(), len(rows), inner, outer, threads)
         return out
 
-    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void]) -> list[int]:
-        if logits.dtype is not torch.float32 or not self._serves(logits):
+    def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
+        if logits is not self._drawn_from:
+            self._drawn_from, self._drawn_at = logits, self._place_of(logits)
+        if self._drawn_at is None:
             return super().draw(logits, settings)
-        assert settings.dtype == DRAW_SETTINGS
-        tokens = np.empty(len(logits), np.int64)
-        pointers = (logits.data_ptr(), settings.ctypes.data, tokens.ctypes.data)
-        self._draw(*pointers, *logits.shape, NUCLEUS_CANDIDATES, torch.get_num_threads())
-        found: list[int] = tokens.tolist()
-        return found
+        assert settings is None or settings.dtype == DRAW_SETTINGS
+        at, rows, vocab = self._drawn_at
+        tokens = numbers(bytes(rows * 8))
+        asked = None if settings is None else settings.ctypes.data
+        self._draw(at, asked, address(tokens), rows, vocab, NUCLEUS_CANDIDATES, torch.get_num_threads())
+        return tokens.tolist()
 
     # ---- bindings ----
+
+    def _place_of(self, logits: torch.Tensor) -> tuple[int, int, int] | None:
+        """Address, rows and vocabulary of logits that the library can read."""
+        if logits.dtype is not torch.float32 or not self._serves(logits):
+            return None
+        return logits.data_ptr(), logits.shape[0], logits.shape[1]
 
     def _bound(self, weights: DecoderWeights, cache: PagedCache) -> BoundDecoder | None:
         dtype = cache.shape.dtype

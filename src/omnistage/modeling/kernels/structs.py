@@ -115,8 +115,8 @@ def paged_step(step: StepRows, rotations: torch.Tensor | None) -> PagedStep:
     return made
 
 
-def numbers(given: Iterable[int]) -> array[int]:
-    """As the library reads them; nothing is as cheap to make."""
+def numbers(given: Iterable[int] | bytes) -> array[int]:
+    """As the library reads and writes them; nothing is as cheap to make."""
     return array("q", given)
 
 

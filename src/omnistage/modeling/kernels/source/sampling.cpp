@@ -233,22 +233,23 @@ int64_t draw_among_all(const float* logits, int64_t vocab, float best, const Dra
 
 extern "C" {
 
-// `logits` [rows, vocab] -> `tokens` [rows]; -1 where a row is not finite. `few`: how many candidates stand for a nucleus.
+// `logits` [rows, vocab] -> `tokens` [rows]; -1 where a row is not finite. `settings` null: the best of each row. `few`: how many
+// candidates stand for a nucleus.
 void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tokens, int64_t rows, int64_t vocab,
                  int64_t few, int64_t threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(int(threads)) if (threads > 1 && rows > 1)
     for (int64_t index = 0; index < rows; index++) {
         static thread_local std::vector<float> tops;
-        const DrawSettings& asked = settings[index];
         RowState row(logits + index * vocab, vocab, tops);
         if (!std::isfinite(row.best)) {
             tokens[index] = -1;
             continue;
         }
-        if (asked.temperature == 0) {
+        if (!settings || settings[index].temperature == 0) {
             tokens[index] = row.first_best();
             continue;
         }
+        const DrawSettings& asked = settings[index];
         static thread_local std::vector<Candidate> found;
         static thread_local std::vector<double> weights;
         bool has_filter = asked.top_p < 1.0 || asked.min_p > 0.0;
