@@ -42,7 +42,7 @@ def steps(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "rows": StepRows(table, slots, starts, counts, size, torch.device("cpu")),
         "kv_heads": kv_heads,
-        "heads": kv_heads * draw(st.sampled_from([1, 2, 4])),
+        "heads": kv_heads * draw(st.sampled_from([1, 2, 3, 4])),
         "dim": draw(st.sampled_from([16, 32, 48, 64, 80, 128, 256])),
         "num_blocks": num_blocks,
         "size": size,

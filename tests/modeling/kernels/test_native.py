@@ -15,6 +15,7 @@ from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
 from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.rotary import RotationCache
+from omnistage.modeling.step import StepRows
 from tests.modeling.kernels.steps import DTYPES, attention_weights, caches, drawn, quick, steps
 from tests.modeling.kernels.steps import threads as threads
 
@@ -43,6 +44,30 @@ def test_attends_as_torch_does(kernels: KernelOps, step: dict[str, Any]) -> None
     expect_close(found, expected, step["dtype"])
     assert torch.equal(keys.nan_to_num(7.0), copies[0].nan_to_num(7.0))
     assert torch.equal(values.nan_to_num(7.0), copies[1].nan_to_num(7.0))
+
+
+@given(step=steps())
+@quick
+def test_a_row_attends_with_the_same_bits_in_any_chunk(kernels: KernelOps, step: dict[str, Any]) -> None:
+    """Fault: how a prompt is cut, or who else is in the step, changes an answer."""
+    rows: StepRows = step["rows"]
+    q, k, v = (
+        torch.randn(rows.num_rows, heads, step["dim"], generator=step["random"]).to(step["dtype"])
+        for heads in (step["heads"], step["kv_heads"], step["kv_heads"])
+    )
+    keys, values = caches(step)
+    named = {"scale": step["dim"] ** -0.5, "window": step["window"]}
+    together = kernels.attend(q, k, v, keys.clone(), values.clone(), rows, **named)
+    places = [
+        (slot, position)
+        for slot, start, count in zip(rows.slots, rows.starts, rows.counts, strict=True)
+        for position in range(start, start + count)
+    ]
+    for row, (slot, position) in enumerate(places):
+        alone = StepRows(rows.table, [slot], [position], [1], step["size"], rows.device)
+        one = slice(row, row + 1)
+        found = kernels.attend(q[one], k[one], v[one], keys, values, alone, **named)
+        assert torch.equal(found[0], together[row])
 
 
 @given(step=steps(), has_norms=st.booleans())

@@ -387,7 +387,10 @@ class ARStageEngine:
         self._reports[state.request_id] = StepReport(consumed, error=self._error(error))
 
     def _report(self, request_id: str) -> StepReport:
-        return self._reports.setdefault(request_id, StepReport())
+        found = self._reports.get(request_id)
+        if found is None:
+            found = self._reports[request_id] = StepReport()
+        return found
 
     def _error(self, error: Exception) -> ErrorInfo:
         return ErrorInfo.of(error, stage=self._config.model_stage)

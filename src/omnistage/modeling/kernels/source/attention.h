@@ -99,17 +99,27 @@ struct Running {
     float greatest = -INFINITY, weight = 0;
 };
 
-// Scores of the keys [0, count) of a block, rounded up to whole vectors.
-template <class T>
-inline void score(const float* query, const T* keys, int dim, int count, float* scores) {
-    for (int j = 0; j < count; j += kLanes) {
+constexpr int kMostScores = 256;
+
+// Scores of the keys [0, count) of a block by kQueries queries that lie one behind the other, rounded up to whole vectors. A key is
+// loaded, and widened, once for all of them.
+template <class T, int kQueries>
+inline void score(const float* query, const T* keys, int dim, int count, float (*scores)[kMostScores]) {
+    constexpr int kKeys = kLanes / kQueries;
+    for (int j = 0; j < count; j += kKeys) {
         Floats partial[kLanes];
         for (int i = 0; i < kLanes; i++) partial[i] = Floats{};
         for (int d = 0; d < dim; d += kLanes) {
-            Floats q = load(query + d);
-            for (int i = 0; i < kLanes; i++) partial[i] += q * load(keys + (j + i) * dim + d);
+            Floats asked[kQueries];
+            for (int q = 0; q < kQueries; q++) asked[q] = load(query + q * dim + d);
+            for (int i = 0; i < kKeys; i++) {
+                Floats key = load(keys + (j + i) * dim + d);
+                for (int q = 0; q < kQueries; q++) partial[q * kKeys + i] += asked[q] * key;
+            }
         }
-        store(scores + j, sums(partial));
+        float found[kLanes];
+        store(found, sums(partial));
+        for (int q = 0; q < kQueries; q++) std::memcpy(scores[q] + j, found + q * kKeys, kKeys * sizeof(float));
     }
 }
 
@@ -135,36 +145,45 @@ inline float weigh(float* scores, int from, int to, int padded, Running& state) 
     return keep;
 }
 
-// `found` becomes `found` * keep + the values of the keys [from, to) by their weights. Even and odd keys are added up apart, for one
-// sum would wait for itself.
-template <class T, int kVectors>
-inline void gather_values(const T* values, const float* weights, int dim, int from, int to, float keep, float* found) {
-    Floats even[kVectors], odd[kVectors];
-    for (int v = 0; v < kVectors; v++) even[v] = load(found + v * kLanes) * keep, odd[v] = Floats{};
+// Of every query `found` becomes `found` * keep + the values of the keys [from, to) by their weights, kVectors vectors of it. Even and
+// odd keys are added up apart, for one sum would wait for itself.
+template <class T, int kQueries, int kVectors>
+inline void gather_values(const T* values, const float (*weights)[kMostScores], int dim, int from, int to, const float* keep,
+                          float* found) {
+    Floats even[kQueries][kVectors], odd[kQueries][kVectors];
+    for (int q = 0; q < kQueries; q++)
+        for (int v = 0; v < kVectors; v++) {
+            even[q][v] = load(found + q * dim + v * kLanes) * keep[q];
+            odd[q][v] = Floats{};
+        }
     int j = from;
     for (; j + 2 <= to; j += 2)
         for (int v = 0; v < kVectors; v++) {
-            even[v] += load(values + j * dim + v * kLanes) * weights[j];
-            odd[v] += load(values + (j + 1) * dim + v * kLanes) * weights[j + 1];
+            Floats first = load(values + j * dim + v * kLanes), second = load(values + (j + 1) * dim + v * kLanes);
+            for (int q = 0; q < kQueries; q++) {
+                even[q][v] += first * weights[q][j];
+                odd[q][v] += second * weights[q][j + 1];
+            }
         }
     for (; j < to; j++)
-        for (int v = 0; v < kVectors; v++) even[v] += load(values + j * dim + v * kLanes) * weights[j];
-    for (int v = 0; v < kVectors; v++) store(found + v * kLanes, even[v] + odd[v]);
+        for (int v = 0; v < kVectors; v++)
+            for (int q = 0; q < kQueries; q++) even[q][v] += load(values + j * dim + v * kLanes) * weights[q][j];
+    for (int q = 0; q < kQueries; q++)
+        for (int v = 0; v < kVectors; v++) store(found + q * dim + v * kLanes, even[q][v] + odd[q][v]);
 }
 
-// One query against the keys [from, to) of one block.
-template <class T>
-inline void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running& state,
+// kQueries queries of one row against the keys [from, to) of one block.
+template <class T, int kQueries>
+inline void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running* states,
                          float* found) {
-    alignas(64) float scores[256];
-    score(query, keys, dim, to, scores);
-    float keep = weigh(scores, from, to, (to + kLanes - 1) / kLanes * kLanes, state);
+    alignas(64) float scores[kQueries][kMostScores];
+    float keep[kQueries];
+    score<T, kQueries>(query, keys, dim, to, scores);
+    for (int q = 0; q < kQueries; q++) keep[q] = weigh(scores[q], from, to, (to + kLanes - 1) / kLanes * kLanes, states[q]);
     int d = 0;
-    for (; d + 8 * kLanes <= dim; d += 8 * kLanes)
-        gather_values<T, 8>(values + d, scores, dim, from, to, keep, found + d);
     for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
-        gather_values<T, 4>(values + d, scores, dim, from, to, keep, found + d);
-    for (; d < dim; d += kLanes) gather_values<T, 1>(values + d, scores, dim, from, to, keep, found + d);
+        gather_values<T, kQueries, 4>(values + d, scores, dim, from, to, keep, found + d);
+    for (; d < dim; d += kLanes) gather_values<T, kQueries, 1>(values + d, scores, dim, from, to, keep, found + d);
 }
 
 // Blocks lie anywhere, so no processor guesses the next one: it is asked for while this one is computed.
@@ -214,10 +233,11 @@ void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q,
             int from = int(std::max<int64_t>(0, first_seen(length) - block * size));
             int to = int(std::min<int64_t>(size, length - block * size));
             if (from >= to) continue;
-            for (int64_t g = 0; g < group; g++) {
-                int64_t index = i * group + g;
-                attend_block(query + index * dim, keys, values, dim, from, to, states[index], found + index * dim);
-            }
+            int64_t index = i * group, end = index + group;
+            for (; index + 2 <= end; index += 2)
+                attend_block<T, 2>(query + index * dim, keys, values, dim, from, to, &states[index], found + index * dim);
+            if (index < end)
+                attend_block<T, 1>(query + index * dim, keys, values, dim, from, to, &states[index], found + index * dim);
         }
     }
     for (int64_t index = 0; index < queries; index++) {
