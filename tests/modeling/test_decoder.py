@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.decoder import Decoder, decoder_shape, load_decoder
 from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.linear import Layout, PanelLinear, PlainLinear, in_panels
 from tests.tiny.checkpoints import VOCAB_SIZE
 from tests.tiny.references import load_reference, random_prompts
 from tests.tiny.steps import run_whole
@@ -30,23 +32,23 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, *, pack: bool = False) -> Decoder:
+def load(folder: Path, dtype: torch.dtype = torch.float32, layout: Layout = "plain") -> Decoder:
     shape = decoder_shape(json.loads((folder / "config.json").read_text()))
     assert shape is not None
-    return load_decoder(folder, shape, dtype, pack=pack)
+    return load_decoder(folder, shape, dtype, layout=layout)
 
 
-@pytest.mark.parametrize("way", ["torch", "packed", "kernels"])
+@pytest.mark.parametrize("way", ["plain", "packed", "panels", "kernels"])
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen2", "qwen3_moe"])
 def test_logits_and_hidden_states_are_those_of_transformers(
-    checkpoint: Callable[[str], Path], request: pytest.FixtureRequest, kind: str, way: str
+    checkpoint: Callable[[str], Path], request: pytest.FixtureRequest, kind: str, way: Any
 ) -> None:
     """Fault: a norm, a bias, a rotation, a tied head: anything that differs by a little and changes a token in a hundred."""
     ops: KernelOps | None = request.getfixturevalue("kernels") if way == "kernels" else None
     folder = checkpoint(kind)
     with torch.inference_mode():
         wanted = load_reference(folder)(torch.tensor([IDS]), output_hidden_states=True)
-    model = load(folder, pack=way == "packed")
+    model = load(folder, layout="panels" if way == "kernels" else way)
     exact = run_whole(load(folder, torch.float64), IDS, layers=(0, 2, 4))
     for embeds in (False, True):
         step = run_whole(model, IDS, embeds=embeds, layers=(0, 2, 4), ops=ops)
@@ -63,9 +65,27 @@ def error(rows: torch.Tensor, exact: torch.Tensor) -> float:
     return float((rows - exact).abs().max())
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_no_more_than_one_matrix_lies_twice(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Fault: a model is held twice while it is loaded, or an embedding beside the head that shares its weights."""
+    originals: list[weakref.ref[torch.Tensor]] = []
+
+    def watched(plain: PlainLinear) -> PanelLinear:
+        assert not any(original() is not None for original in originals)
+        originals.append(weakref.ref(plain.weight))
+        return in_panels(plain)
+
+    monkeypatch.setattr("omnistage.modeling.linear.in_panels", watched)
+    model = load(checkpoint(kind), layout="panels")
+    assert len(originals) == 4 * model.num_layers + 1
+    assert not any(original() is not None for original in originals)
+
+
 def test_nothing_is_packed_that_cannot_be(checkpoint: Callable[[str], Path]) -> None:
     """Fault: a dtype that oneDNN does not know on this processor ends the loading."""
-    step = run_whole(load(checkpoint("llama"), torch.float64, pack=True), IDS)
+    step = run_whole(load(checkpoint("llama"), torch.float64, layout="packed"), IDS)
     assert torch.isfinite(step.logits).all()
 
 

@@ -1,4 +1,4 @@
-"""Linear layers as they are and as oneDNN packs them."""
+"""Linear layers as they are, in panels, and as oneDNN packs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from omnistage.modeling.kernels.fallback import TorchOps
-from omnistage.modeling.linear import PlainLinear, can_pack, packed, padded_count
+from omnistage.modeling.linear import (
+    Layout,
+    PackedLinear,
+    PanelLinear,
+    PlainLinear,
+    can_pack,
+    embedded,
+    in_panels,
+    laid_out,
+    packed,
+    padded_count,
+)
 
 CPU = torch.device("cpu")
 
@@ -34,3 +45,32 @@ def test_what_cannot_be_packed() -> None:
     """Fault: weights of a kind that oneDNN does not know end the loading."""
     assert not can_pack(torch.float64, CPU)
     assert not can_pack(torch.float32, torch.device("meta"))
+
+
+@pytest.mark.parametrize("outs", [1, 31, 32, 33, 64])
+def test_panels_hold_every_weight_once(outs: int) -> None:
+    """Fault: the last outputs are lost, or an embedding's row is another's."""
+    random = torch.Generator().manual_seed(3)
+    weight = torch.randn(outs, 5, generator=random)
+    layer = in_panels(PlainLinear(weight))
+    assert layer.panels.shape == (-(-outs // 32), 5, 32)
+    assert layer.panels.is_contiguous()
+    tokens = torch.arange(outs).flip(0)
+    assert torch.equal(embedded(tokens, layer), weight[tokens])
+    assert torch.equal(embedded(tokens, weight), weight[tokens])
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "wanted"),
+    [
+        ("plain", torch.float32, PlainLinear),
+        ("panels", torch.float32, PanelLinear),
+        ("panels", torch.bfloat16, PanelLinear),
+        ("panels", torch.float64, PlainLinear),
+        ("packed", torch.float32, PackedLinear),
+        ("packed", torch.float64, PlainLinear),
+    ],
+)
+def test_weights_lie_as_asked_where_that_serves_them(layout: Layout, dtype: torch.dtype, wanted: type) -> None:
+    """Fault: a dtype that no kernel knows is laid out for one, and ends the loading or the first step."""
+    assert type(laid_out(PlainLinear(torch.zeros(8, 8, dtype=dtype)), layout)) is wanted

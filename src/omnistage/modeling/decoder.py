@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
@@ -27,11 +26,12 @@ from omnistage.modeling.kernels.blocks import (
     LayerWeights,
     Mlp,
 )
-from omnistage.modeling.linear import Linear, PlainLinear, can_pack, packed
+from omnistage.modeling.linear import Layout, Linear, PanelLinear, PlainLinear, embedded, laid_out
 from omnistage.modeling.mlp import ExpertsMlp, GatedMlp
 from omnistage.modeling.protocols import Attend
 from omnistage.modeling.rotary import RotationCache
 from omnistage.modeling.step import ARStep, StepRows
+from omnistage.obs.process import give_free_memory_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Decoder:
 
     def __init__(self, shape: DecoderShape, weights: DecoderWeights) -> None:
         self.shape = shape
-        self.dtype = weights.embedding.dtype
-        self.device = weights.embedding.device
+        self.dtype = weights.final_norm.dtype
+        self.device = weights.final_norm.device
         self._weights = weights
         self._rotations = RotationCache(shape.head_dim, shape.rope_theta, self.device)
 
@@ -149,38 +149,40 @@ class Decoder:
         return self.shape.max_positions
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(token_ids, self._weights.embedding)
+        return embedded(token_ids, self._weights.embedding)
 
     def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         """See `ARModel`."""
         return attend.decoder(self._weights, self._rotations.reaching(step.longest), capture_layers)
 
 
-def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, pack: bool = False) -> Decoder:
-    """Reads the weights of a folder; `pack` has oneDNN lay them out anew, where it can. Raises BrokenCheckpointError naming
+def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, layout: Layout = "plain") -> Decoder:
+    """Reads the weights of a folder; `layout` says how they lie, where they can. Raises BrokenCheckpointError naming
     the tensor that is absent or of another shape."""
     try:
-        return _Loader(
-            WeightsReader(folder, dtype), shape, pack=pack and can_pack(dtype, torch.device("cpu"))
-        ).decoder()
+        made = _Loader(WeightsReader(folder, dtype), shape, layout).decoder()
     except RuntimeError as error:
         raise BrokenCheckpointError(f"{folder}: the weights cannot be read: {error}") from None
+    give_free_memory_back()  # what weights were read into before they were laid out
+    return made
 
 
 class _Loader:
     """Reads tensors by their names in checkpoints of the Llama layout."""
 
-    def __init__(self, reader: WeightsReader, shape: DecoderShape, *, pack: bool) -> None:
+    def __init__(self, reader: WeightsReader, shape: DecoderShape, layout: Layout) -> None:
         self._reader = reader
         self._shape = shape
-        self._pack = pack
+        self._layout = layout
 
     def decoder(self) -> Decoder:
         shape = self._shape
         embedding = self._reader.read("model.embed_tokens.weight", [shape.vocab_size, shape.hidden_size])
-        tied = self._packed(PlainLinear(embedding)) if shape.tied_embeddings else None
+        tied = laid_out(PlainLinear(embedding), self._layout) if shape.tied_embeddings else None
+        table = tied if isinstance(tied, PanelLinear) else embedding
+        del embedding  # it may be panels by now, and is not held beside them
         weights = DecoderWeights(
-            embedding,
+            table,
             [self._layer(index) for index in range(shape.num_layers)],
             self._reader.read("model.norm.weight", [shape.hidden_size]),
             tied or self._linear({"lm_head": shape.vocab_size}, shape.hidden_size),
@@ -236,7 +238,5 @@ class _Loader:
         weight = self._reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
         has_bias = all(f"{name}.bias" in self._reader for name in outs)
         named = {f"{name}.bias": [rows] for name, rows in outs.items()}
-        return self._packed(PlainLinear(weight, self._reader.read_joined(named) if has_bias else None))
-
-    def _packed(self, linear: PlainLinear) -> Linear:
-        return packed(linear) if self._pack else linear
+        plain = PlainLinear(weight, self._reader.read_joined(named) if has_bias else None)
+        return laid_out(plain, self._layout)

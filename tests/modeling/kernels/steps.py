@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from omnistage.modeling.kernels.blocks import AttentionWeights, HeadNorms
-from omnistage.modeling.linear import PlainLinear
+from omnistage.modeling.linear import PanelLinear, PlainLinear, in_panels
 from omnistage.modeling.step import BlockTable, StepRows
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -69,16 +69,22 @@ def drawn(random: torch.Generator, dtype: torch.dtype, *size: int) -> torch.Tens
     return (0.2 * torch.randn(*size, generator=random)).to(dtype)
 
 
+def panels(
+    random: torch.Generator, dtype: torch.dtype, outer: int, inner: int, *, has_bias: bool = False
+) -> PanelLinear:
+    weight = drawn(random, dtype, outer, inner)
+    return in_panels(PlainLinear(weight, drawn(random, dtype, outer) if has_bias else None))
+
+
 def attention_weights(step: dict[str, Any], hidden: int, *, has_norms: bool, has_bias: bool) -> AttentionWeights:
     random, dim, dtype, width = step["random"], step["dim"], step["dtype"], step["heads"] * step["dim"]
     query, key, first, second = (1 + drawn(random, dtype, size) for size in (dim, dim, hidden, hidden))
     joined = width + 2 * step["kv_heads"] * dim
-    bias = drawn(random, dtype, joined) if has_bias else None
     return AttentionWeights(
         first,
-        PlainLinear(drawn(random, dtype, joined, hidden), bias),
+        panels(random, dtype, joined, hidden, has_bias=has_bias),
         HeadNorms(query, key, 1e-6) if has_norms else None,
-        PlainLinear(drawn(random, dtype, hidden, width)),
+        panels(random, dtype, hidden, width),
         second,
         heads=step["heads"],
         eps=1e-5,

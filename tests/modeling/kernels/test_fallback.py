@@ -7,6 +7,7 @@ import math
 import torch
 
 from omnistage.modeling.kernels.fallback import TorchOps
+from omnistage.modeling.linear import PlainLinear, in_panels
 
 OPS = TorchOps()
 
@@ -28,5 +29,6 @@ def test_gates() -> None:
 
 def test_multiplies() -> None:
     """Fault: a weight is not transposed, a bias is left out."""
-    found = OPS.linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, 0.0]))
+    weight, bias = torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, 0.0])
+    found = OPS.linear(torch.tensor([[1.0, 2.0]]), in_panels(PlainLinear(weight, bias)))
     assert found.tolist() == [[11.5, 17.0]]

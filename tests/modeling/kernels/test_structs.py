@@ -7,43 +7,39 @@ import torch
 
 from omnistage.modeling.kernels.blocks import GatedWeights
 from omnistage.modeling.kernels.structs import gated_block, paged_step
-from omnistage.modeling.linear import PlainLinear, packed
+from omnistage.modeling.linear import Linear, PanelLinear, PlainLinear, in_panels, packed
 from omnistage.modeling.step import BlockTable, StepRows
 
-LANES = 8
+
+def panels(outer: int = 32, inner: int = 16, dtype: torch.dtype = torch.float32) -> PanelLinear:
+    return in_panels(PlainLinear(torch.zeros(outer, inner, dtype=dtype)))
 
 
-def weights(outer: int = 32, inner: int = 16, dtype: torch.dtype = torch.float32) -> GatedWeights:
-    return GatedWeights(
-        PlainLinear(torch.zeros(outer, inner, dtype=dtype)), PlainLinear(torch.zeros(inner, outer // 2))
-    )
-
-
-def test_binds_the_shapes_and_addresses_of_plain_weights() -> None:
-    given = weights()
-    bound = gated_block(given, torch.float32, LANES)
+def test_binds_the_shapes_and_addresses_of_panels() -> None:
+    given = GatedWeights(panels(40, 12), panels(12, 20))
+    bound = gated_block(given, torch.float32)
     assert bound is not None
-    assert isinstance(given.gate_up, PlainLinear)
-    assert bound.gate_up.weight == given.gate_up.weight.data_ptr()
-    assert (bound.gate_up.outer, bound.gate_up.inner, bound.down.outer, bound.down.inner) == (32, 16, 16, 16)
+    assert isinstance(given.gate_up, PanelLinear)
+    assert bound.gate_up.panels == given.gate_up.panels.data_ptr()
+    assert (bound.gate_up.outer, bound.gate_up.inner, bound.down.outer, bound.down.inner) == (40, 12, 12, 20)
     assert bound.gate_up.bias is None
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        weights(inner=12),
-        weights(outer=40),
-        weights(dtype=torch.bfloat16),
-        GatedWeights(PlainLinear(torch.zeros(16, 32).T), PlainLinear(torch.zeros(16, 16))),
-        GatedWeights(PlainLinear(torch.zeros(32, 16), torch.zeros(64)[::2]), PlainLinear(torch.zeros(16, 16))),
-        GatedWeights(packed(PlainLinear(torch.zeros(32, 16))), PlainLinear(torch.zeros(16, 16))),
+        PlainLinear(torch.zeros(32, 16)),
+        packed(PlainLinear(torch.zeros(32, 16))),
+        panels(dtype=torch.bfloat16),
+        PanelLinear(torch.zeros(1, 32, 16).transpose(1, 2), 32),
+        PanelLinear(torch.zeros(1, 16, 32), 32, torch.zeros(64)[::2]),
+        PanelLinear(torch.zeros(1, 16, 32), 32, torch.zeros(32, dtype=torch.bfloat16)),
     ],
-    ids=["odd inner", "odd halves", "another dtype", "transposed", "strided bias", "packed"],
+    ids=["plain", "packed", "another dtype", "transposed", "strided bias", "bias of another dtype"],
 )
-def test_what_the_library_would_misread_is_not_bound(given: GatedWeights) -> None:
+def test_what_the_library_would_misread_is_not_bound(given: Linear) -> None:
     """Fault: a kernel reads beside the weights."""
-    assert gated_block(given, torch.float32, LANES) is None
+    assert gated_block(GatedWeights(given, panels()), torch.float32) is None
 
 
 def test_a_step_is_bound_once_for_all_layers() -> None:

@@ -14,11 +14,10 @@ from omnistage.modeling.attention import CacheShape, PagedCache
 from omnistage.modeling.kernels.blocks import DecoderWeights, GatedWeights, LayerWeights
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
-from omnistage.modeling.linear import PlainLinear
 from omnistage.modeling.mlp import GatedMlp
 from omnistage.modeling.rotary import RotationCache
 from omnistage.modeling.step import BlockTable, StepRows
-from tests.modeling.kernels.steps import attention_weights, caches, drawn, quick, steps
+from tests.modeling.kernels.steps import attention_weights, caches, drawn, panels, quick, steps
 from tests.modeling.kernels.steps import threads as threads
 
 
@@ -28,20 +27,17 @@ def test_a_decoder_is_its_operations(
     kernels: KernelOps, step: dict[str, Any], hidden: int, has_norms: bool, embeds: bool, data: st.DataObject
 ) -> None:
     """To the bit those of the library one by one: steps of few rows and of many, captured or not, say the same."""
-    random, dtype, rows, vocab = step["random"], step["dtype"], step["rows"], 32
+    random, dtype, rows, vocab = step["random"], step["dtype"], step["rows"], 41
     layers = [
         LayerWeights(
             attention_weights(step, hidden, has_norms=has_norms, has_bias=False),
-            GatedMlp(
-                GatedWeights(
-                    PlainLinear(drawn(random, dtype, 64, hidden)), PlainLinear(drawn(random, dtype, hidden, 32))
-                )
-            ),
+            GatedMlp(GatedWeights(panels(random, dtype, 64, hidden), panels(random, dtype, hidden, 32))),
         )
         for _ in range(2)
     ]
-    embedding, norm = drawn(random, dtype, vocab, hidden), 1 + drawn(random, dtype, hidden)
-    weights = DecoderWeights(embedding, layers, norm, PlainLinear(drawn(random, dtype, vocab, hidden)), 1e-5)
+    norm, head = 1 + drawn(random, dtype, hidden), panels(random, dtype, vocab, hidden)
+    embedding = head if data.draw(st.booleans()) else drawn(random, dtype, vocab, hidden)
+    weights = DecoderWeights(embedding, layers, norm, head, 1e-5)
     rotations = RotationCache(step["dim"], 10000.0, torch.device("cpu")).reaching(150)
     shape = CacheShape(2, step["kv_heads"], step["dim"], step["size"], dtype, torch.device("cpu"))
     kept = [caches(step) for _ in layers]
@@ -62,14 +58,18 @@ def test_a_decoder_is_its_operations(
         assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(ours, one_by_one, strict=True))
 
 
-def test_a_token_beyond_the_vocabulary_is_not_read(kernels: KernelOps) -> None:
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_token_beyond_the_vocabulary_is_not_read(kernels: KernelOps, is_tied: bool) -> None:
     """Fault: a prompt of numbers that are no tokens is answered from what lies behind the embeddings."""
-    step = {"random": torch.Generator(), "dtype": torch.float32, "dim": 16, "heads": 1, "kv_heads": 1}
-    gated = GatedWeights(PlainLinear(torch.zeros(32, 16)), PlainLinear(torch.zeros(16, 16)))
+    random = torch.Generator()
+    step = {"random": random, "dtype": torch.float32, "dim": 16, "heads": 1, "kv_heads": 1}
+    zeros = partial(panels, random, torch.float32)
+    gated = GatedWeights(zeros(32, 16), zeros(16, 16))
     layer = LayerWeights(attention_weights(step, 16, has_norms=False, has_bias=False), GatedMlp(gated))
-    weights = DecoderWeights(torch.zeros(32, 16), [layer], torch.ones(16), PlainLinear(torch.zeros(32, 16)), 1e-5)
+    head = zeros(40, 16)
+    weights = DecoderWeights(head if is_tied else torch.zeros(40, 16), [layer], torch.ones(16), head, 1e-5)
     cache = PagedCache(CacheShape(1, 1, 16, 16, torch.float32, torch.device("cpu")), 2)
-    for token in (32, -1, 2**40):
+    for token in (40, -1, 2**40):
         rows = StepRows(BlockTable.of([[1]]), [0], [0], [1], 16, torch.device("cpu"), [token], [0])
         with pytest.raises(IndexError):
             kernels.decoder(weights, rows, torch.zeros(4, 16), cache, ())

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from omnistage.modeling.linear import Linear, LinearOps
+from omnistage.modeling.linear import Linear, LinearOps, PanelLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class DecoderWeights:
-    """`embedding` [vocab, hidden], `final_norm` [hidden], `head` [vocab, hidden]."""
+    """`embedding` [vocab, hidden], or the head's own panels where it shares them; `final_norm` [hidden], `head` [vocab, hidden]."""
 
-    embedding: torch.Tensor
+    embedding: torch.Tensor | PanelLinear
     layers: Sequence[LayerWeights]
     final_norm: torch.Tensor
     head: Linear

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from omnistage.modeling.attention import PagedCache, paged_attention
 from omnistage.modeling.drawing import draw_tokens
 from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.linear import PanelLinear, embedded
 from omnistage.modeling.step import ARStep, StepRows
 
 
@@ -33,7 +34,7 @@ class TorchOps:
         capture_layers: Sequence[int],
     ) -> ARStep:
         """The forward pass; `rotations` as in `attend_joined`, captured layers as in `ARModel`."""
-        rows = F.embedding(step.token_ids, weights.embedding) if step.embeds is None else step.embeds.clone()
+        rows = embedded(step.token_ids, weights.embedding) if step.embeds is None else step.embeds.clone()
         added = None
         hidden: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(weights.layers):
@@ -123,9 +124,11 @@ class TorchOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
-    def linear(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, in] by `weight` [out, in] -> [T, out]."""
-        return F.linear(rows, weight, bias)
+    def linear(self, rows: torch.Tensor, layer: PanelLinear) -> torch.Tensor:
+        """[T, in] -> [T, out]."""
+        made = torch.matmul(rows, layer.panels)  # [panels, T, PANEL]
+        made = made.transpose(0, 1).reshape(len(rows), -1)[:, : layer.outs]
+        return made if layer.bias is None else made + layer.bias
 
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
         """See `draw_tokens`."""

@@ -32,19 +32,19 @@ from omnistage.modeling.kernels.structs import (
     decoder,
     gated_block,
     heads_of,
+    matrix,
     numbers,
     paged_layer,
     paged_step,
 )
 from omnistage.modeling.kernels.whole import BoundDecoder
+from omnistage.modeling.linear import PanelLinear
 from omnistage.modeling.step import ARStep, StepRows
 
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _UNBOUND: Any = object()
 MAX_BLOCK_SIZE = 256
 """The scores of one block lie on a kernel's stack."""
-FEW_ROWS = {torch.float32: 32, torch.bfloat16: 4096}
-"""Up to here our own linear layer is faster than torch's, which has no bfloat16 of its own on many processors."""
 
 
 class KernelOps(TorchOps):
@@ -59,7 +59,7 @@ class KernelOps(TorchOps):
         self._attend = self._pair("attend", [POINTER] * 6)
         self._add_rms_norm = self._pair("add_rms_norm", [*[POINTER] * 3, DOUBLE, POINTER, INT, INT])
         self._silu_mul = self._pair("silu_mul", [POINTER, POINTER, INT, INT, INT])
-        self._linear = self._pair("linear", [*[POINTER] * 4, INT, INT, INT, INT])
+        self._linear = self._pair("linear", [*[POINTER] * 3, INT, INT])
         self._attention_block = self._pair("attention_block", [POINTER] * 5)
         self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
         self._decoder = self._pair("decoder", [POINTER] * 5)
@@ -97,9 +97,9 @@ class KernelOps(TorchOps):
     ) -> torch.Tensor:
         bound, dtype = self._attentions.get(weights, _UNBOUND), rows.dtype
         if bound is _UNBOUND:
-            bound = attention_block(weights, keys, values, self._lanes) if self._can_attend(keys) else None
+            bound = attention_block(weights, keys, values) if self._can_attend(keys) else None
             self._attentions[weights] = bound
-        if bound is None or dtype is not keys.dtype or rows.shape[0] > FEW_ROWS[dtype] or not rows.is_contiguous():
+        if bound is None or dtype is not keys.dtype or not rows.is_contiguous():
             return super().attention_block(weights, rows, added, rotations, keys, values, step)
         bound.layer.keys, bound.layer.values = keys.data_ptr(), values.data_ptr()
         normed = torch.empty_like(rows)
@@ -111,9 +111,9 @@ class KernelOps(TorchOps):
         dtype, count = normed.dtype, normed.shape[0]
         bound = self._gates.get(weights, _UNBOUND)
         if bound is _UNBOUND:
-            bound = gated_block(weights, dtype, self._lanes) if dtype in _SUFFIX else None
+            bound = gated_block(weights, dtype) if dtype in _SUFFIX else None
             self._gates[weights] = bound
-        if bound is None or count > FEW_ROWS[dtype] or not normed.is_contiguous():
+        if bound is None or not normed.is_contiguous():
             return super().gated_block(weights, normed)
         out = torch.empty_like(normed)
         function, threads = self._gated_block[dtype], torch.get_num_threads()
@@ -186,15 +186,13 @@ class KernelOps(TorchOps):
         function(gate_up.data_ptr(), out.data_ptr(), count, inner, torch.get_num_threads())
         return out
 
-    def linear(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        outer, inner = weight.shape
-        is_whole = inner % self._lanes == 0 and outer % self._lanes == 0
-        if not (is_whole and self._serves(rows, weight, bias) and len(rows) <= FEW_ROWS[rows.dtype]):
-            return super().linear(rows, weight, bias)
-        out = torch.empty((len(rows), outer), dtype=rows.dtype)
-        added = None if bias is None else bias.data_ptr()
+    def linear(self, rows: torch.Tensor, layer: PanelLinear) -> torch.Tensor:
+        bound = matrix(layer, rows.dtype) if self._serves(rows) else None
+        if bound is None:
+            return super().linear(rows, layer)
+        out = torch.empty((len(rows), layer.outs), dtype=rows.dtype)
         function, threads = self._linear[rows.dtype], torch.get_num_threads()
-        function(rows.data_ptr(), weight.data_ptr(), added, out.data_ptr(), len(rows), inner, outer, threads)
+        function(ctypes.byref(bound), rows.data_ptr(), out.data_ptr(), len(rows), threads)
         return out
 
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
@@ -219,8 +217,8 @@ class KernelOps(TorchOps):
 
     def _bound(self, weights: DecoderWeights, cache: PagedCache) -> BoundDecoder | None:
         dtype = cache.shape.dtype
-        model = decoder(weights, cache, self._lanes) if self._can_attend(cache.keys[0]) else None
-        return None if model is None else BoundDecoder(self._decoder[dtype], model, cache, FEW_ROWS[dtype])
+        model = decoder(weights, cache) if self._can_attend(cache.keys[0]) else None
+        return None if model is None else BoundDecoder(self._decoder[dtype], model, cache)
 
     def _function(self, name: str, arguments: list[Any]) -> Any:
         function = getattr(self._library, name)

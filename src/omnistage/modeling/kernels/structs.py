@@ -1,8 +1,7 @@
 """What the compiled library reads beside plain numbers: the structures of source/*.h, filled from tensors.
 
 A structure holds addresses only: whoever passes it on keeps the tensors. Weights are bound once, so that a call in a step costs
-little more than its arithmetic; what the library cannot serve (a width that fills no whole vectors, weights that are packed or
-of two dtypes) is None.
+little more than its arithmetic; what the library cannot serve (weights that lie otherwise, or are of two dtypes) is None.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 
 from omnistage.modeling.attention import PagedCache
 from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms, LayerWeights
-from omnistage.modeling.linear import Linear, PlainLinear
+from omnistage.modeling.linear import Linear, PanelLinear
 from omnistage.modeling.mlp import GatedMlp
 from omnistage.modeling.step import StepRows
 
@@ -50,7 +49,7 @@ class Heads(ctypes.Structure):
 
 
 class Matrix(ctypes.Structure):
-    _fields_ = [("weight", POINTER), ("bias", POINTER), ("inner", INT), ("outer", INT)]
+    _fields_ = [("panels", POINTER), ("bias", POINTER), ("inner", INT), ("outer", INT)]
 
 
 class AttentionBlock(ctypes.Structure):
@@ -129,10 +128,8 @@ def heads_of(rows: torch.Tensor) -> Heads:
     return Heads(rows.data_ptr(), rows.stride(0), rows.stride(1))
 
 
-def attention_block(
-    weights: AttentionWeights, keys: torch.Tensor, values: torch.Tensor, lanes: int
-) -> AttentionBlock | None:
-    qkv, output = _matrix(weights.qkv, keys.dtype, lanes), _matrix(weights.output, keys.dtype, lanes)
+def attention_block(weights: AttentionWeights, keys: torch.Tensor, values: torch.Tensor) -> AttentionBlock | None:
+    qkv, output = matrix(weights.qkv, keys.dtype), matrix(weights.output, keys.dtype)
     norms = [weights.input_norm, weights.mlp_norm]
     if weights.head_norms is not None:
         norms += [weights.head_norms.query, weights.head_norms.key]
@@ -142,24 +139,28 @@ def attention_block(
     return AttentionBlock(layer, qkv, output, weights.input_norm.data_ptr(), weights.mlp_norm.data_ptr(), weights.eps)
 
 
-def gated_block(weights: GatedWeights, dtype: torch.dtype, lanes: int) -> GatedBlock | None:
-    gate_up, down = _matrix(weights.gate_up, dtype, lanes), _matrix(weights.down, dtype, lanes)
+def gated_block(weights: GatedWeights, dtype: torch.dtype) -> GatedBlock | None:
+    gate_up, down = matrix(weights.gate_up, dtype), matrix(weights.down, dtype)
     return None if gate_up is None or down is None else GatedBlock(gate_up, down)
 
 
-def decoder(weights: DecoderWeights, cache: PagedCache, lanes: int) -> Decoder | None:
+def decoder(weights: DecoderWeights, cache: PagedCache) -> Decoder | None:
     """Bound to a cache, too."""
-    dtype, head = cache.shape.dtype, _matrix(weights.head, cache.shape.dtype, lanes)
+    dtype, head = cache.shape.dtype, matrix(weights.head, cache.shape.dtype)
     layers = [
-        _layer(layer, keys, values, lanes)
+        _layer(layer, keys, values)
         for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True)
     ]
     whole = [layer for layer in layers if layer is not None]
-    if head is None or len(whole) < len(layers) or not _are_plain(dtype, weights.embedding, weights.final_norm):
+    own = weights.embedding if isinstance(weights.embedding, torch.Tensor) else None
+    if own is None and weights.embedding is not weights.head:
+        return None
+    tensors = [weights.final_norm] if own is None else [weights.final_norm, own]
+    if head is None or len(whole) < len(layers) or not _are_plain(dtype, *tensors):
         return None
     bound = (Layer * len(whole))(*whole)
     made = Decoder(
-        weights.embedding.data_ptr(),
+        None if own is None else own.data_ptr(),
         ctypes.addressof(bound),
         len(bound),
         weights.final_norm.data_ptr(),
@@ -170,22 +171,22 @@ def decoder(weights: DecoderWeights, cache: PagedCache, lanes: int) -> Decoder |
     return made
 
 
-def _layer(weights: LayerWeights, keys: torch.Tensor, values: torch.Tensor, lanes: int) -> Layer | None:
+def _layer(weights: LayerWeights, keys: torch.Tensor, values: torch.Tensor) -> Layer | None:
     if not isinstance(weights.mlp, GatedMlp):
         return None
-    attention = attention_block(weights.attention, keys, values, lanes)
-    mlp = gated_block(weights.mlp.weights, keys.dtype, lanes)
+    attention = attention_block(weights.attention, keys, values)
+    mlp = gated_block(weights.mlp.weights, keys.dtype)
     return None if attention is None or mlp is None else Layer(attention, mlp)
 
 
-def _matrix(linear: Linear, dtype: torch.dtype, lanes: int) -> Matrix | None:
-    if not isinstance(linear, PlainLinear) or not _are_plain(dtype, linear.weight):
+def matrix(linear: Linear, dtype: torch.dtype) -> Matrix | None:
+    if not isinstance(linear, PanelLinear) or not _are_plain(dtype, linear.panels):
         return None
     bias = linear.bias
-    outer, inner = linear.weight.shape
-    if outer % lanes or inner % lanes or not (bias is None or _are_plain(dtype, bias)):
+    if not (bias is None or _are_plain(dtype, bias)):
         return None
-    return Matrix(linear.weight.data_ptr(), None if bias is None else bias.data_ptr(), inner, outer)
+    inner = linear.panels.shape[1]
+    return Matrix(linear.panels.data_ptr(), None if bias is None else bias.data_ptr(), inner, linear.outs)
 
 
 def _are_plain(dtype: torch.dtype, *tensors: torch.Tensor) -> bool:

@@ -1,5 +1,5 @@
-"""The forward pass of a decoder as one call of the library, for few rows: no tensor is made or looked at on its way, for in a
-step of a small model each costs as much as a layer.
+"""The forward pass of a decoder as one call of the library: no tensor is made or looked at on its way, for in a step of a small
+model each costs as much as a layer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from omnistage.modeling.step import ARStep, StepRows
 class BoundDecoder:
     """Some weights over some `cache`, as `model` has them. The memory of its logits is used again in the next call."""
 
-    def __init__(self, function: Callable[..., None], model: Decoder, cache: PagedCache, most_rows: int) -> None:
+    def __init__(self, function: Callable[..., None], model: Decoder, cache: PagedCache) -> None:
         self.cache = cache
         self._function = function
         self._model = model
-        self._most_rows = most_rows
         self._hidden_size, self._vocab_size = model.head.inner, model.head.outer
         self._addresses = POINTER * (model.num_layers + 1)
         self._no_capture = self._addresses()
@@ -29,9 +28,7 @@ class BoundDecoder:
         self._logits_at, self._num_logits = self._logits.data_ptr(), 0
 
     def serves(self, step: StepRows) -> bool:
-        """Whether there are few enough rows, of a kind that the library reads; it looks at no index that it is given."""
-        if step.num_rows > self._most_rows:
-            return False
+        """Whether the rows are of a kind that the library reads; it looks at no index that it is given."""
         embeds = step.embeds
         if embeds is None:
             return min(step.tokens) >= 0 and max(step.tokens) < self._vocab_size

@@ -15,10 +15,8 @@
     void silu_mul_##suffix(const T* gate_up, T* out, int64_t count, int64_t inner, int64_t threads) {                  \
         silu_mul(gate_up, out, count, inner, threads);                                                                 \
     }                                                                                                                  \
-    /* `inner` and `outer` are multiples of the lanes of a vector; here and in both blocks. */                         \
-    void linear_##suffix(const T* x, const T* w, const T* bias, T* y, int64_t count, int64_t inner, int64_t outer,     \
-                         int64_t threads) {                                                                            \
-        linear(x, w, bias, y, count, inner, outer, threads);                                                           \
+    void linear_##suffix(const Matrix* by, const T* x, T* y, int64_t count, int64_t threads) {                         \
+        linear(*by, x, y, count, threads);                                                                             \
     }                                                                                                                  \
     void attention_block_##suffix(const AttentionBlock* block, const PagedStep* step, T* rows, const T* added,         \
                                   T* normed) {                                                                         \

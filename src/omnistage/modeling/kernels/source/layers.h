@@ -1,5 +1,5 @@
-// The two halves of a decoder layer for few rows, each in one call, and the whole decoder in one: what a step of few rows costs
-// beside its arithmetic is calls.
+// The two halves of a decoder layer, each in one call, and the whole decoder in one: what a step of few rows costs beside its
+// arithmetic is calls.
 //
 // They are the same operations in the same order as one by one, so their bits are the same too. `rows` [count, hidden] grow in place.
 #pragma once
@@ -9,12 +9,6 @@
 #include "attention.h"
 #include "linear.h"
 #include "rows.h"
-
-// A linear layer: `weight` [outer, inner], `bias` [outer] or null.
-struct Matrix {
-    const void *weight, *bias;
-    int64_t inner, outer;
-};
 
 // The norm before the joined projections, and the norm before the MLP; weights [hidden].
 struct AttentionBlock {
@@ -33,7 +27,7 @@ struct Layer {
     GatedBlock mlp;
 };
 
-// `embedding` [vocab, hidden], `final_norm` [hidden].
+// `embedding` [vocab, hidden], or null: the weights of the head; `final_norm` [hidden].
 struct Decoder {
     const void* embedding;
     const Layer* layers;
@@ -53,11 +47,6 @@ struct Begun {
 
 namespace {
 
-template <class T>
-void multiply(const Matrix& by, const T* x, T* y, int64_t count, int64_t threads) {
-    linear(x, static_cast<const T*>(by.weight), static_cast<const T*>(by.bias), y, count, by.inner, by.outer, threads);
-}
-
 // `rows` += `added` (or null), then += what attention makes of their norm; `normed` is what the MLP reads.
 template <class T>
 void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows, const T* added, T* normed) {
@@ -68,24 +57,27 @@ void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows
     T *found = scratch.data(), *joined = found + count * block.output.inner;
     const T* input_norm = static_cast<const T*>(block.input_norm);
     add_rms_norm(rows, added, input_norm, block.eps, normed, count, hidden);
-    multiply(block.qkv, normed, joined, count, step.threads);
+    linear(block.qkv, normed, joined, count, step.threads);
     Heads q{joined, width, dim}, k{joined + heads * dim, width, dim}, v{joined + (heads + kv_heads) * dim, width, dim};
     attend<T>(block.layer, step, q, k, v, found);
     T* attended = joined;  // the projections have been read
-    multiply(block.output, found, attended, count, step.threads);
+    linear(block.output, found, attended, count, step.threads);
     add_rms_norm(rows, attended, static_cast<const T*>(block.mlp_norm), block.eps, normed, count, hidden);
 }
 
-// `normed` [count, hidden] -> `out` [count, hidden].
+// `normed` [count, hidden] -> `out` [count, hidden], as many rows at once as stay in a near cache.
 template <class T>
 void gated_block(const GatedBlock& block, const T* normed, T* out, int64_t count, int64_t threads) {
     static thread_local std::vector<T> scratch;
-    int64_t inner = block.down.inner;
-    scratch.resize(3 * count * inner);
-    T *gate_up = scratch.data(), *gated = gate_up + 2 * count * inner;
-    multiply(block.gate_up, normed, gate_up, count, threads);
-    silu_mul(gate_up, gated, count, inner, threads);
-    multiply(block.down, gated, out, count, threads);
+    int64_t hidden = block.gate_up.inner, inner = block.down.inner;
+    scratch.resize(3 * std::min(count, kBlockRows) * inner);
+    for (int64_t row = 0; row < count; row += kBlockRows) {
+        int64_t here = std::min(count - row, kBlockRows);
+        T *gate_up = scratch.data(), *gated = gate_up + 2 * here * inner;
+        linear(block.gate_up, normed + row * hidden, gate_up, here, threads);
+        silu_mul(gate_up, gated, here, inner, threads);
+        linear(block.down, gated, out + row * hidden, here, threads);
+    }
 }
 
 // `logits` [num_asked, vocab]. `captured` [num_layers + 1]: where the input of each layer and the output of the last norm go,
@@ -102,7 +94,8 @@ void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, fl
     };
     for (int64_t row = 0; row < step.rows; row++) {
         if (begun.embeds) copy_row(rows + row * hidden, begun.embeds, row);
-        else copy_row(rows + row * hidden, model.embedding, begun.tokens[row]);
+        else if (model.embedding) copy_row(rows + row * hidden, model.embedding, begun.tokens[row]);
+        else weights_of(model.head, begun.tokens[row], rows + row * hidden);
     }
     for (int64_t index = 0; index < model.num_layers; index++) {
         const Layer& layer = model.layers[index];
@@ -114,7 +107,7 @@ void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, fl
     add_rms_norm(rows, added, static_cast<const T*>(model.final_norm), model.eps, normed, step.rows, hidden);
     if (captured[model.num_layers]) std::memcpy(captured[model.num_layers], normed, size * sizeof(T));
     for (int64_t i = 0; i < begun.num_asked; i++) copy_row(asked + i * hidden, normed, begun.asked[i]);
-    multiply(model.head, asked, narrow_logits, begun.num_asked, step.threads);
+    linear(model.head, asked, narrow_logits, begun.num_asked, step.threads);
     for (int64_t i = 0; i < begun.num_asked * vocab; i++) logits[i] = widen(narrow_logits[i]);
 }
 
