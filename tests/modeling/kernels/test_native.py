@@ -144,6 +144,13 @@ def test_multiplies_as_torch_does(
     assert torch.equal(kernels.linear(x[row : row + 1].clone(), layer)[0], found[row])  # whatever its neighbours
 
 
+def test_all_inputs_of_a_wide_layer_count(kernels: KernelOps) -> None:
+    """Fault: sums that are finished part by part, where many rows are computed, begin again with each part."""
+    random = torch.Generator().manual_seed(7)
+    layer, x = panels(random, torch.float32, 40, 1100), drawn(random, torch.float32, 30, 1100)
+    expect_close(kernels.linear(x, layer), TORCH.linear(x, layer), torch.float32)
+
+
 @given(step=steps(), hidden=st.sampled_from([16, 48, 112]), has_norms=st.booleans(), has_more=st.booleans())
 @quick
 def test_the_first_half_of_a_layer_is_its_operations(
