@@ -43,6 +43,17 @@ def test_a_compiler_that_fails_is_told_and_torch_computes(
     assert [path.suffix for path in (empty_cache / "kernels").iterdir()] == [".lock"]
 
 
+def test_a_compiler_that_does_not_end_is_ended_with_what_it_has_started(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: the program that does the work goes on for nobody when the one that was started is killed."""
+    quick_compiler(empty_cache, monkeypatch, f'sleep 60 & echo $! > "{empty_cache}/child"; wait')
+    monkeypatch.setattr(build, "_TIMEOUT_S", 0.5)
+    assert build.build() is None
+    state = Path(f"/proc/{(empty_cache / 'child').read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_another_compiler_or_other_sources_make_another_library(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
