@@ -12,6 +12,8 @@ The seed is fixed; what callers count is what came to them, so the sums hold how
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ import yaml
 
 from tests.faults import checks
 from tests.faults.server import ServerProcess, eventually
+from tests.runtime.harness import halt
 from tests.sums.callers import ArrivalsState, Asked, Got, ask_all
 
 REQUESTS, LEAVERS = 200, 40
@@ -191,14 +194,36 @@ async def _asked(server: ServerProcess, record: Path) -> Seen:
 async def _killed(
     server: ServerProcess, client: httpx.AsyncClient, asked: list[Asked], arrivals: ArrivalsState
 ) -> list[Got]:
-    """The thinker's helper dies, and the speaker once it has said something of every request."""
-    await asyncio.to_thread(server.kill_some_other, "helper")
+    """The thinker's helper dies, and its next one stands still until a heartbeat has told what it holds up. The speaker dies once
+    it has said something of every request."""
+    killed = await asyncio.to_thread(server.kill_some_other, "helper")
+    helper = await asyncio.to_thread(_another_helper, server, killed)
+    halt(helper)
     name = "omnistage_edge_items_total{source=speaker,target=client}"
     before = server.counters()[name]
     asking = asyncio.create_task(ask_all(client, asked, arrivals, together=len(asked)))
+    told = await asyncio.to_thread(eventually, lambda: _prepares(server.counters()), TIMEOUT_S)
+    os.kill(helper, signal.SIGCONT)
+    assert told, "no heartbeat tells of requests that are being prepared"
     await asyncio.to_thread(eventually, lambda: server.counters()[name] >= before + 6, TIMEOUT_S)
     await asyncio.to_thread(server.kill_worker, "speaker")
     return await asking
+
+
+def _another_helper(server: ServerProcess, killed: int | None) -> int:
+    found: list[int] = []
+
+    def is_there() -> bool:
+        pid = server.other_pid("helper")
+        found[:] = [] if pid in (None, killed) else [pid]
+        return bool(found)
+
+    assert eventually(is_there, TIMEOUT_S), "no helper came for the one that was killed"
+    return found[0]
+
+
+def _prepares(figures: Figures) -> bool:
+    return any(value > 0 for name, value in figures.items() if name.startswith("omnistage_stage{figure=preparing"))
 
 
 async def _quiet(server: ServerProcess) -> Figures:

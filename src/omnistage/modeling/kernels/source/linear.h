@@ -25,8 +25,8 @@ constexpr int kMostStreams = 4;
 // Panels that a tile of `rows` has registers for.
 constexpr int streams_for(int64_t rows) { return rows * 2 * kMostStreams <= kSums ? kMostStreams : 2; }
 
-// What all tiles of a strip share: `streams` panels from output `n` on, `stream` elements apart, and the part of `inner` that is summed now. Sums of rows
-// that are not finished wait in `waiting` [kBlockRows, streams * kPanel].
+// What all tiles of a strip share: `streams` panels from output `n` on, `stream` elements apart, and the part of `inner` that is
+// summed now. Sums of rows that are not finished wait in `waiting` [kBlockRows, streams * kPanel].
 struct Strip {
     int64_t n;
     int streams;
