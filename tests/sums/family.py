@@ -57,7 +57,7 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 def samples_of(token: int) -> int:
-    return SHORT if token % 8 else LONG
+    return SHORT if token % 2 else LONG  # one after the other, as `following` has it
 
 
 def told_nbytes(tokens: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ REQUESTS, LEAVERS = 200, 40
 SECRET = "sesame"
 """A word of every prompt, which nothing that the server says of itself may hold."""
 TIMEOUT_S = 6.0
+BEAT_S = 1.2
 ENDLESS = 3000  # tokens: longer than the timeout
 PREFIX = (SECRET, *(f"prefix{index}" for index in range(70)))
 DEPLOYED = {
@@ -46,6 +48,7 @@ DEPLOYED = {
     ],
 }
 STAGES = 2
+SPOKEN = "omnistage_edge_items_total{source=speaker,target=client}"
 Figures = dict[str, float]
 
 
@@ -183,12 +186,27 @@ async def _asked(server: ServerProcess, record: Path) -> Seen:
         calm_figures = await _quiet(server)
         late = asyncio.create_task(ask_all(client, endless(deal), arrivals, together=2))
         got = [*calm_got, *await ask_all(client, mixed(deal), arrivals, together=10)]
-        got += await ask_all(client, burst(deal), arrivals, together=28)
+        bursting = asyncio.create_task(ask_all(client, burst(deal), arrivals, together=28))
+        await asyncio.to_thread(_driver_stands_still, server)
+        got += await bursting
         got += [*await _killed(server, client, death(deal), arrivals), *await late]
         end = await _quiet(server)
     looking.cancel()
     moved.update(_changed(fresh, end))
     return Seen(got, calm_got, fresh, calm_figures, end, moved, record, "", -1)
+
+
+def _driver_stands_still(server: ServerProcess) -> None:
+    """For longer than a heartbeat takes, while the speaker speaks: its items stay in shared memory, which a heartbeat tells."""
+    before = server.counters()[SPOKEN]
+    assert eventually(lambda: server.counters()[SPOKEN] >= before + 6, TIMEOUT_S)
+    driver = server.other_pid("driver")
+    assert driver is not None
+    halt(driver)
+    time.sleep(BEAT_S)
+    os.kill(driver, signal.SIGCONT)
+    told = eventually(lambda: _shows(server, "arena_used_nbytes"), TIMEOUT_S)
+    assert told, "no heartbeat tells of items that nobody took out of the arena"
 
 
 async def _killed(
@@ -199,13 +217,12 @@ async def _killed(
     killed = await asyncio.to_thread(server.kill_some_other, "helper")
     helper = await asyncio.to_thread(_another_helper, server, killed)
     halt(helper)
-    name = "omnistage_edge_items_total{source=speaker,target=client}"
-    before = server.counters()[name]
+    before = server.counters()[SPOKEN]
     asking = asyncio.create_task(ask_all(client, asked, arrivals, together=len(asked)))
-    told = await asyncio.to_thread(eventually, lambda: _prepares(server.counters()), TIMEOUT_S)
+    told = await asyncio.to_thread(eventually, lambda: _shows(server, "preparing"), TIMEOUT_S)
     os.kill(helper, signal.SIGCONT)
     assert told, "no heartbeat tells of requests that are being prepared"
-    await asyncio.to_thread(eventually, lambda: server.counters()[name] >= before + 6, TIMEOUT_S)
+    await asyncio.to_thread(eventually, lambda: server.counters()[SPOKEN] >= before + 6, TIMEOUT_S)
     await asyncio.to_thread(server.kill_worker, "speaker")
     return await asking
 
@@ -222,8 +239,9 @@ def _another_helper(server: ServerProcess, killed: int | None) -> int:
     return found[0]
 
 
-def _prepares(figures: Figures) -> bool:
-    return any(value > 0 for name, value in figures.items() if name.startswith("omnistage_stage{figure=preparing"))
+def _shows(server: ServerProcess, figure: str) -> bool:
+    figures = server.counters().items()
+    return any(value > 0 for name, value in figures if name.startswith(f"omnistage_stage{{figure={figure},"))
 
 
 async def _quiet(server: ServerProcess) -> Figures:
