@@ -1,7 +1,7 @@
 """Compiles the kernels, once per machine: a shared library without torch in it, cached by sources, compiler and processor.
 
-Never required and never waited for: `built` gives the library if it is there, `build` makes it (ten to twenty seconds at low priority),
-`build_soon` does so in the background. Knows nothing of what the kernels compute.
+Never required and never waited for: `built` gives the library if it is there, `build` makes it (ten to twenty seconds at low
+priority), `build_soon` does so in the background. Knows nothing of what the kernels compute.
 """
 
 from __future__ import annotations
