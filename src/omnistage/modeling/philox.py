@@ -9,10 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_MULTIPLIER_0 = np.uint64(0xD2511F53)
-_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
-_WEYL_0 = np.uint32(0x9E3779B9)
-_WEYL_1 = np.uint32(0xBB67AE85)
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint32)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 _ROUNDS = 10
@@ -20,18 +18,14 @@ _ROUNDS = 10
 
 def philox4x32(counter: npt.NDArray[np.uint32], key: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """`counter` [N, 4] and `key` [N, 2] -> [N, 4] random words."""
-    word_0, word_1, word_2, word_3 = (counter[:, column].astype(np.uint64) for column in range(4))
-    key_0, key_1 = key[:, 0].copy(), key[:, 1].copy()
+    even, odd = counter.T[0::2].astype(np.uint64), counter.T[1::2].astype(np.uint64)  # both halves of a round at once
+    keys = key.T.astype(np.uint32)
     for _ in range(_ROUNDS):
-        product_0 = word_0 * _MULTIPLIER_0
-        product_1 = word_2 * _MULTIPLIER_1
-        word_0 = (product_1 >> _WORD_BITS) ^ word_1 ^ key_0
-        word_2 = (product_0 >> _WORD_BITS) ^ word_3 ^ key_1
-        word_1 = product_1 & _LOW_WORD
-        word_3 = product_0 & _LOW_WORD
-        key_0 += _WEYL_0  # wraps at 32 bits, as it should
-        key_1 += _WEYL_1
-    return np.stack([word_0, word_1, word_2, word_3], axis=1).astype(np.uint32)
+        products = (even * _MULTIPLIERS)[::-1]
+        even = (products >> _WORD_BITS) ^ odd ^ keys
+        odd = products & _LOW_WORD
+        keys += _WEYL  # wraps at 32 bits, as it should
+    return np.stack([even[0], odd[0], even[1], odd[1]], axis=1).astype(np.uint32)
 
 
 def uniforms(

@@ -67,18 +67,18 @@ def _draw_settings(rows: Sequence[SampleRow]) -> npt.NDArray[np.void] | None:
     drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
     if not drawn:
         return None
-    settings = np.zeros(len(rows), DRAW_SETTINGS)
-    params = [rows[index].params for index in drawn]
-    settings["temperature"][drawn] = [one.temperature for one in params]
-    settings["top_k"][drawn] = [one.top_k for one in params]
-    settings["top_p"][drawn] = [one.top_p for one in params]
-    settings["min_p"][drawn] = [one.min_p for one in params]
+    settings = np.array([_asked(row.params) for row in rows], DRAW_SETTINGS)
     settings["chance"][drawn] = uniforms(
         np.array([rows[index].seed for index in drawn], np.uint64),
         np.array([rows[index].position for index in drawn], np.uint64),
         np.array([rows[index].stream for index in drawn], np.uint32),
     )
     return settings
+
+
+def _asked(params: SamplingParams) -> tuple[float, float, float, float, int]:
+    """In the order of DRAW_SETTINGS, without the chance."""
+    return (params.temperature, params.top_p, params.min_p, 0.0, params.top_k)
 
 
 # ---- logprobs ------------------------------------------------------------------------------------------------------
