@@ -6,25 +6,46 @@ Knows nothing of HTTP, stages' models or processes. The parameters of every stag
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from omnistage.core.params import StageParams
+from omnistage.core.payload import TensorSpec
 
 MODALITIES = ("text", "audio", "image", "video", "action", "latent")
 """What a final output can be."""
 
 
+class Media(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture, a sound or a video that the model is to read. Its bytes are the caller's: nothing has looked into them.
+
+    `data` is an encoded file as it came, unless `array` says that it is raw: [height, width, 3] uint8 for an image, [samples]
+    float32 (mono) for audio, [frames, height, width, 3] uint8 for a video. `rate`, of what is raw: samples (audio) or frames
+    (video) per second. `where` is the caller's name for it: "messages[0].content[1].image_url.url", "multi_modal_data.image[0]".
+    """
+
+    kind: Literal["image", "audio", "video"]
+    data: bytes
+    array: TensorSpec | None = None
+    rate: float | None = None
+    where: str = ""
+
+
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller gave: exactly one of `text`, `messages` (chat), `token_ids`.
 
-    `messages` are OpenAI-shaped dicts (role, content). `additional_information` is for the family's own use.
+    `messages` are OpenAI-shaped dicts (role, content). A content is a str or, for a model that reads more than text, a list of
+    parts {"type": "text", "text": str} and {"type": "image" | "audio" | "video", "media": index in `media`}. With `text` and
+    `token_ids` the model's own placeholders stand for `media`, whose items are in the order of kind and occurrence.
+    `mm_processor_kwargs` say how media are read. `additional_information` is for the family's own use.
     """
 
     text: str | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     token_ids: tuple[int, ...] | None = None
+    media: tuple[Media, ...] = ()
+    mm_processor_kwargs: dict[str, Any] = {}
     additional_information: dict[str, Any] = {}
 
 

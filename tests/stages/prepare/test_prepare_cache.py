@@ -4,7 +4,8 @@ Faults pinned: equal prompts under different keys, different ones under one; byt
 first.
 """
 
-from omnistage.core.request import Prompt
+from omnistage.core.payload import TensorSpec
+from omnistage.core.request import Media, Prompt
 from omnistage.stages.prepare.cache import PreparedCache, content_key
 
 
@@ -22,6 +23,29 @@ def test_equal_prompts_have_one_key_and_no_others_have_it() -> None:
     ]
     assert len({content_key(prompt) for prompt in prompts}) == len(prompts)
     assert content_key(Prompt(messages=({"role": "user", "content": "one"},))) == content_key(prompts[2])
+
+
+def test_media_and_how_they_are_read_are_part_of_the_key() -> None:
+    """Fault: another picture, or one cut elsewhere, is taken for the one that was prepared; equal ones are prepared twice."""
+    picture, sound = Media(kind="image", data=b"ab"), Media(kind="audio", data=b"ab")
+    square = Media(kind="image", data=b"abcd", array=TensorSpec("uint8", (2, 2)))
+    media = [
+        (),
+        (picture,),
+        (sound,),
+        (picture, sound),
+        (sound, picture),
+        (Media(kind="image", data=b"a"), Media(kind="image", data=b"b")),
+        (square,),
+        (Media(kind="image", data=b"abcd", array=TensorSpec("uint8", (1, 4))),),
+        (Media(kind="image", data=b"abcd"),),
+        (Media(kind="audio", data=b"ab", rate=16000.0),),
+    ]
+    prompts = [Prompt(text="one", media=each) for each in media]
+    prompts.append(Prompt(text="one", media=(picture,), mm_processor_kwargs={"use_audio_in_video": True}))
+    assert len({content_key(prompt) for prompt in prompts}) == len(prompts)
+    named = Media(kind="image", data=b"ab", where="messages[0].content[0]")
+    assert content_key(Prompt(text="one", media=(named,))) == content_key(prompts[1])
 
 
 def test_bytes_are_bounded_and_the_least_recently_used_go_first() -> None:

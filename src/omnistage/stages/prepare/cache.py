@@ -16,8 +16,13 @@ CACHE_NBYTES = 32 * 2**20
 
 
 def content_key(prompt: Prompt) -> bytes:
-    """Equal for equal prompts, and for no others."""
-    return hashlib.blake2b(msgspec.msgpack.encode(prompt), digest_size=32).digest()
+    """Equal for equal prompts, and for no others. What media are called in messages to the caller (`where`) is no part of them."""
+    told = msgspec.structs.replace(prompt, media=())
+    digest = hashlib.blake2b(msgspec.msgpack.encode(told), digest_size=32)
+    for media in prompt.media:  # their bytes are hashed where they lie, each preceded by their number
+        digest.update(msgspec.msgpack.encode((media.kind, media.array, media.rate, len(media.data))))
+        digest.update(media.data)
+    return digest.digest()
 
 
 class PreparedCache:
