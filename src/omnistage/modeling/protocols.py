@@ -7,13 +7,15 @@ of anything, and the worker of such a stage never loads what it does not need.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, Prompt
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from omnistage.modeling.kernels.blocks import DecoderWeights
@@ -46,13 +48,36 @@ the stage gets a single input whose data is {"request": OmniRequest}."""
 
 
 @dataclass(frozen=True, slots=True)
+class MediaInput:
+    """A picture, a sound or a video of a prompt, as an encoder reads it. `key` names its content and how it was prepared: equal
+    keys make equal rows. Its `tokens` rows fill the prompt's positions `spans` ([start, end)), in order. `data` holds numpy arrays
+    (`pixel_values` [patches, values] or `input_features` [mel bands, frames], float32) and plain data (`grid_thw` [t, h, w])."""
+
+    kind: str
+    key: str
+    spans: tuple[tuple[int, int], ...]
+    tokens: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessedPrompt:
     """What an entry AR stage prefills: `token_ids`, or `embeds` [rows, hidden] beside them, a numpy array or a payload's
-    tensor. `content_key` distinguishes media behind equal tokens for the prefix cache."""
+    tensor. `content_key` distinguishes embeds behind equal tokens for the prefix cache."""
 
     token_ids: tuple[int, ...]
     embeds: Any | None = None
     content_key: str = ""
+    media: tuple[MediaInput, ...] = ()
+    """What is encoded before the prompt can be computed."""
+    positions: npt.NDArray[np.int32] | None = None
+    """Rotary positions [3, L]: temporal, height, width. None: 0 to L - 1 on all three."""
+    next_position: int | None = None
+    """The rotary position of the first generated token; None: L."""
+    handoff: Mapping[str, Any] = field(default_factory=dict)
+    """Numpy arrays and plain data that go to other stages with the first capture."""
+    outputs_at: tuple[tuple[int, int], ...] | None = None
+    """Spans [start, end) of the prompt whose captured rows leave the stage, in order; None: all, also of what is generated."""
 
 
 class Processor(Protocol):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.stages.ar.engine import ARStageEngine
+from tests.tiny.engines import build
 from tests.tiny.fixtures import checkpoint as checkpoint
 from tests.tiny.fixtures import kernels as kernels
 
@@ -20,3 +22,9 @@ def computed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "kernels":
         request.getfixturevalue("kernels")
     monkeypatch.setenv("OMNISTAGE_KERNELS", "1" if request.param == "kernels" else "0")
+
+
+@pytest.fixture(scope="module")
+def engine(llama: Path) -> ARStageEngine:
+    """Every test leaves it empty."""
+    return build(llama)

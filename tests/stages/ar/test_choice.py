@@ -53,6 +53,22 @@ def test_a_stop_id_ends_and_shows_only_when_asked_for() -> None:
     assert say(shown, 1, STOP_ID) == ("one <stop>", [1, STOP_ID], "stop")
 
 
+def reasons(state: ChoiceState, *tokens: int) -> list[Any]:
+    """What each report says of the stop reason; "-" where it says nothing."""
+    return [state.push(SampledToken(token)).get("stop_reason", "-") for token in tokens]
+
+
+def test_the_last_report_says_what_ended_the_choice() -> None:
+    """Fault: who reads the reports cannot tell an end token from a word that is to be spoken."""
+    assert reasons(choice(), 1, EOS) == ["-", EOS]
+    assert reasons(choice(stop_token_ids=(STOP_ID,)), 1, STOP_ID) == ["-", STOP_ID]
+    assert reasons(choice(stop=("x", "three")), 1, 3, 4) == ["-", "-", "three"]
+    assert reasons(choice(2), 1, 2) == ["-", "-"], "the length is no reason"
+    assert reasons(choice(2, stop=("th",)), 1, 3) == ["-", "th"], "at the length, a stop string counts"
+    shown = choice(stop=("one <stop>",), stop_token_ids=(STOP_ID,), include_stop_str_in_output=True)
+    assert reasons(shown, 1, STOP_ID) == ["-", STOP_ID], "a token that ends the choice does so whatever its text is"
+
+
 def test_a_stop_string_over_two_tokens() -> None:
     """Fault: a stop string is only looked for inside one token's text."""
     assert say(choice(stop=("three",)), 1, 3, 4, 2) == ("one ", [1, 3, 4], "stop")

@@ -11,7 +11,7 @@ import pytest
 
 from omnistage.core.errors import OmniError
 from omnistage.core.payload import Tensor
-from omnistage.modeling.protocols import ProcessedPrompt, StageInput
+from omnistage.modeling.protocols import MediaInput, ProcessedPrompt, StageInput
 from omnistage.stages.prepare.coding import decode, encode
 from tests.stages.prepare.family import arrays
 
@@ -70,6 +70,33 @@ def test_prompts_come_back_with_embeddings_and_key(order: str) -> None:
     assert decode(encode(plain)) == plain
 
 
+def test_prompts_come_back_with_their_media() -> None:
+    """Fault: a field of what is encoded, of positions or of what is handed on is lost, or a list comes back for a tuple."""
+    picture = MediaInput("image", "k1", ((1, 3), (5, 6)), 3, {"pixel_values": arrays()["rows"], "grid_thw": [1, 2, 6]})
+    sound = MediaInput("audio", "k2", (), 0, {})
+    positions = np.arange(21, dtype=np.int32).reshape(3, 7)
+    prompt = ProcessedPrompt(
+        tuple(range(7)),
+        media=(picture, sound),
+        positions=positions,
+        next_position=4,
+        handoff={"ids": [1, 2], "positions": positions},
+        outputs_at=((1, 3), (5, 6)),
+    )
+    found = decode(encode(prompt))
+    assert isinstance(found, ProcessedPrompt)
+    for name in ("kind", "key", "spans", "tokens"):
+        assert [getattr(one, name) for one in found.media] == [getattr(one, name) for one in prompt.media]
+    for one, expected in zip(found.media, prompt.media, strict=True):
+        assert_equal(dict(one.data), dict(expected.data))
+    assert_equal(found.positions, positions)
+    assert_equal(dict(found.handoff), dict(prompt.handoff))
+    assert (found.next_position, found.outputs_at) == (4, ((1, 3), (5, 6)))
+    nothing = decode(encode(ProcessedPrompt((1,), outputs_at=())))
+    assert isinstance(nothing, ProcessedPrompt)
+    assert (nothing.outputs_at, nothing.positions, nothing.next_position) == ((), None, None)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -78,6 +105,8 @@ def test_prompts_come_back_with_embeddings_and_key(order: str) -> None:
         ([StageInput({"scale": np.float64(2)})], r"inputs\[0\]\.scale as float64"),
         ([StageInput({"names": np.array(["a"])})], r"inputs\[0\]\.names as ndarray"),
         (ProcessedPrompt((1,), embeds="rows"), r"prompt\.embeds as str"),
+        (ProcessedPrompt((1,), handoff={"names": (1,)}), r"prompt\.handoff\.names as tuple"),
+        (ProcessedPrompt((1,), media=(MediaInput("image", "", (), 0, {"grid": {1}}),)), r"media\[0\]\.grid as set"),
         ([1], "its result as list; accepted: a ProcessedPrompt or a list of StageInput"),
         (None, "its result as NoneType"),
     ],

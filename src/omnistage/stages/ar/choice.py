@@ -1,7 +1,8 @@
 """One choice of a request: from sampled tokens to text, and when it ends. Knows no tensors and no scheduling.
 
 The token that ends a choice (end of text, stop id) is reported in its token ids; its text is left out unless the caller asked
-for it. A stop string may end inside a token, which is reported whole.
+for it. A stop string may end inside a token, which is reported whole. The last report has a "stop_reason", the token id or the stop
+string that ended the choice; it has none at the length.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class ChoiceState:
     ) -> None:
         self.index = index
         self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
         self.num_tokens = 0
         self._params = params
         self._eos = frozenset() if params.ignore_eos else eos_token_ids
@@ -69,6 +71,8 @@ class ChoiceState:
             "token_ids": [sampled.token],
             "finish_reason": self.finish_reason,
         }
+        if self.stop_reason is not None:
+            report["stop_reason"] = self.stop_reason
         if self._params.logprobs is not None:
             top = [[token, logprob, self._spelt(token)] for token, logprob in sampled.top]
             said = {"token_id": sampled.token, "logprob": sampled.logprob, "token": self._spelt(sampled.token)}
@@ -88,21 +92,23 @@ class ChoiceState:
         if is_end and self.finish_reason is None:
             self.finish_reason = STOP
             text += self._flush()
+        if is_end:
+            self.stop_reason = token
         return text
 
     def _match(self, piece: str) -> str:
         if self.num_tokens < self._params.min_tokens:
             return piece
         text, found = self._stops.push(piece)
-        if found:
-            self.finish_reason = STOP
+        if found is not None:
+            self.finish_reason, self.stop_reason = STOP, found
         return text
 
     def _flush(self) -> str:
         """What was kept back at an end that no stop string made: a stop string may still come of it."""
         rest = self._detokenizer.flush() if self._detokenizer is not None else ""
         text, found = self._stops.push(rest)
-        if found:
-            self.finish_reason = STOP
+        if found is not None:
+            self.finish_reason, self.stop_reason = STOP, found
             return text
         return text + self._stops.flush()

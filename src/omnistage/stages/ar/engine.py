@@ -18,24 +18,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omnistage.config.stage import ARStageConfig
-from omnistage.core.errors import ErrorInfo, InvalidRequestError, OmniError, StageFailedError, UnsupportedByModelError
-from omnistage.core.params import SamplingParams
+from omnistage.core.errors import ErrorInfo, OmniError, StageFailedError, UnsupportedByModelError
 from omnistage.core.payload import MultimodalPayload
-from omnistage.modeling.protocols import Bridge, ProcessedPrompt, Processor, StageInput
-from omnistage.modeling.tensors import TorchSource, rows_of
-from omnistage.stages.ar.choice import ChoiceState, SampledToken
+from omnistage.modeling.protocols import Bridge, Processor
+from omnistage.modeling.tensors import TorchSource
+from omnistage.stages.ar.admission import Admission
+from omnistage.stages.ar.choice import SampledToken
+from omnistage.stages.ar.feeding import Feeding
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 from omnistage.stages.ar.requests import RequestState, StepReport
 from omnistage.stages.ar.runner import ARRunner, RowResult
 from omnistage.stages.ar.scheduler import Scheduler
-from omnistage.stages.ar.sequence import SequenceState
 from omnistage.stages.base import StageOutput, StageRequest
-from omnistage.stages.inbox import InboxState
-from omnistage.wire.messages import CLIENT
 
 log = logging.getLogger(__name__)
-
-_FILLER = 0  # stands in the tokens of a prompt that is made of embeddings
 
 
 class ARStageEngine:
@@ -55,10 +51,10 @@ class ARStageEngine:
         self._config = config
         self._scheduler = scheduler
         self._runner = runner
-        self._vocab_size = vocab_size
-        self._processor = processor
-        self._bridge = bridge
-        self._captures = captures
+        self._admission = Admission(
+            config, scheduler, runner, vocab_size=vocab_size, processor=processor, bridge=bridge, captures=captures
+        )
+        self._feeding = Feeding(config, scheduler, runner, self._admission, vocab_size=vocab_size)
         self._requests: dict[str, RequestState] = {}
         self._reports: dict[str, StepReport] = {}
         self._num_reruns = 0
@@ -75,8 +71,7 @@ class ARStageEngine:
         if not self._requests:
             self._runner.renew()
         try:
-            params = self._checked(request.request.stage_params.get(request.stage_id))
-            state = self._fed(request, params) if self._bridge is not None else self._entered(request, params)
+            state = self._admission.admit(request)
         except OmniError as error:
             self._report(request.request_id).error = self._error(error)
             return
@@ -118,12 +113,16 @@ class ARStageEngine:
 
     def has_work(self) -> bool:
         """True if `step` could do something now."""
-        return bool(self._reports) or self._scheduler.has_work() or any(map(self._can_take, self._requests.values()))
+        return (
+            bool(self._reports)
+            or self._scheduler.has_work()
+            or any(map(self._feeding.can_take, self._requests.values()))
+        )
 
     def step(self) -> list[StageOutput]:
         """Schedule, run, commit."""
         for state in list(self._requests.values()):
-            if self._can_take(state):
+            if self._feeding.can_take(state):
                 self._take_or_fail(state)
         plan = self._scheduler.schedule()
         begun_s = time.perf_counter()
@@ -154,120 +153,14 @@ class ARStageEngine:
             raise UnsupportedByModelError(f"control call {name}: accepted: reset_prefix_cache")
         return {"blocks": self._scheduler.blocks.forget()}
 
-    # ---- admission -------------------------------------------------------------------------------------------------
-
-    def _checked(self, params: object) -> SamplingParams:
-        if params is None:
-            return self._config.default_sampling_params
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError.of(f"stage {self._config.model_stage}", params, "sampling parameters")
-        for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
-            for token in tokens:
-                if token >= self._vocab_size:
-                    raise InvalidRequestError.of(name, token, f"token ids in [0, {self._vocab_size - 1}]")
-        if params.stop and self._processor is None:
-            raise InvalidRequestError.of("stop", list(params.stop), "nothing: this stage makes no text")
-        return params
-
-    def _entered(self, request: StageRequest, params: SamplingParams) -> RequestState:
-        """An entry stage: the whole prompt is there."""
-        if self._processor is None:
-            raise StageFailedError("an entry stage has neither a processor nor a bridge")
-        prepared = request.prepared_by(self._processor)
-        prompt: ProcessedPrompt = prepared.value
-        max_len = self._scheduler.max_len_of(len(prompt.token_ids), params.max_tokens)
-        sequences = self._sequences(request, params, prompt, max_len)
-        state = RequestState(request, params, sequences, prepared=prepared)
-        self._open_choices(state)
-        if prompt.embeds is not None:
-            self._hold_embeds(state, prompt.embeds)
-        return state
-
-    def _fed(self, request: StageRequest, params: SamplingParams) -> RequestState:
-        """A stage behind others: the prompt comes through the bridge, and is open until they have ended."""
-        assert self._bridge is not None
-        sequences = self._sequences(request, params, ProcessedPrompt(()), self._scheduler.limits.max_model_len)
-        for sequence in sequences:
-            sequence.is_open, sequence.content_key = True, None
-        inbox = InboxState(
-            self._bridge,
-            self._config.input_sources,
-            stage=self._config.model_stage,
-            window=self._config.input_window,
-            max_input_nbytes=self._config.max_input_nbytes,
-            keeps_used=True,
-        )
-        return RequestState(request, params, sequences, inbox=inbox)
-
-    def _sequences(
-        self, request: StageRequest, params: SamplingParams, prompt: ProcessedPrompt, max_len: int
-    ) -> list[SequenceState]:
-        # Embeddings without a key of their own tell nothing about what was computed: such blocks are not shared.
-        content_key = prompt.content_key if prompt.embeds is None or prompt.content_key else None
-        sequences: list[SequenceState] = []
-        for index in range(params.n):
-            sequences.append(
-                SequenceState(
-                    key=SequenceKey(request.request_id, index),
-                    order=(*request.order, index),
-                    tokens=list(prompt.token_ids),
-                    max_len=max_len,
-                    content_key=content_key,
-                    capture=self._captures and index == 0 and bool(request.active_targets - {CLIENT}),
-                    leader=sequences[0] if index else None,
-                )
-            )
-        return sequences
-
-    def _open_choices(self, state: RequestState) -> None:
-        processor = self._processor
-        leader = state.sequences[0]
-        state.choices = [
-            ChoiceState(
-                index,
-                state.params,
-                eos_token_ids=processor.eos_token_ids if processor is not None else frozenset(),
-                max_tokens=leader.max_len - leader.prompt_len,
-                decoder=processor.tokenizer if processor is not None else None,
-            )
-            for index in range(state.params.n)
-        ]
-
-    def _hold_embeds(self, state: RequestState, embeds: object) -> int:
-        rows = rows_of(embeds)
-        state.has_embeds = True
-        for sequence in state.sequences:
-            self._runner.hold_embeds(sequence.key, rows)
-        return len(rows)
-
     # ---- inputs of a stage that is fed -----------------------------------------------------------------------------
-
-    def _can_take(self, state: RequestState) -> bool:
-        inbox = state.inbox
-        if inbox is None or not state.sequences[0].is_open:
-            return False
-        return inbox.can_advance or (inbox.unused > 0 and self._has_appetite(state)) or inbox.exhausted
-
-    def _has_appetite(self, state: RequestState) -> bool:
-        """More input is taken while less than a step's worth waits: a slow stage slows its sources."""
-        return state.sequences[0].remaining < self._config.max_num_batched_tokens
 
     def _take_or_fail(self, state: RequestState) -> None:
         try:
-            self._take_inputs(state)
+            self._feeding.take(state, self._report(state.request_id))
+            self._copy_out(state)
         except Exception as error:  # noqa: BLE001 - whatever a bridge made of the input is its request's failure
             self._fail(state, error)
-
-    def _take_inputs(self, state: RequestState) -> None:
-        inbox = state.inbox
-        assert inbox is not None
-        report = self._report(state.request_id)
-        report.consumed = tuple({**dict(report.consumed), **dict(inbox.advance())}.items())
-        while inbox.unused and self._has_appetite(state):
-            self._append_input(state, inbox.take())
-        if inbox.exhausted and state.sequences[0].is_open:
-            self._close_prompt(state)
-        self._copy_out(state)
 
     def _copy_out(self, state: RequestState) -> None:
         """A request that may not go on keeps nothing of what it was lent."""
@@ -275,36 +168,6 @@ class ARStageEngine:
         if copied:
             report = self._report(state.request_id)
             report.copied = tuple({**dict(report.copied), **dict(copied)}.items())
-
-    def _append_input(self, state: RequestState, unit: StageInput) -> None:
-        tokens = self._tokens_of(state, unit)
-        for sequence in state.sequences:
-            self._scheduler.append(sequence.key, tokens)
-        self._scheduler.max_len_of(len(state.sequences[0].tokens), None)
-
-    def _tokens_of(self, state: RequestState, unit: StageInput) -> list[int]:
-        bridge = f"the bridge of stage {self._config.model_stage}"
-        match unit.data:
-            case {"embeds": embeds} if state.has_embeds or not state.sequences[0].tokens:
-                return [_FILLER] * self._hold_embeds(state, embeds)
-            case {"token_ids": [*found]} if not state.has_embeds:
-                tokens = [int(token) for token in found]
-                if not all(0 <= token < self._vocab_size for token in tokens):
-                    raise StageFailedError(f"{bridge} made tokens out of [0, {self._vocab_size - 1}]")
-                return tokens
-            case {"embeds": _} | {"token_ids": _}:
-                raise StageFailedError(f"{bridge} mixes tokens and embeddings")
-        found_keys = ", ".join(sorted(map(str, unit.data))) or "nothing"
-        raise StageFailedError(f"{bridge} made {found_keys}; accepted: token_ids (a list) or embeds")
-
-    def _close_prompt(self, state: RequestState) -> None:
-        leader = state.sequences[0]
-        if not leader.tokens:
-            raise StageFailedError(f"stage {self._config.model_stage} was given no input")
-        max_len = self._scheduler.max_len_of(leader.prompt_len, state.params.max_tokens)
-        for sequence in state.sequences:
-            self._scheduler.close_prompt(sequence.key, max_len)
-        self._open_choices(state)
 
     # ---- running and committing ------------------------------------------------------------------------------------
 

@@ -16,19 +16,19 @@ class StopStringState:
         self._include = include
         self._held = ""
 
-    def push(self, piece: str) -> tuple[str, bool]:
-        """(text that may be given out, whether a stop string was found)."""
+    def push(self, piece: str) -> tuple[str, str | None]:
+        """(text that may be given out, the stop string that was found)."""
         if not self._stops:
-            return piece, False
+            return piece, None
         text = self._held + piece
         found = [(text.find(stop), stop) for stop in self._stops if stop in text]
         if found:
             start, stop = min(found)
             self._held = ""
-            return text[: start + len(stop) if self._include else start], True
+            return text[: start + len(stop) if self._include else start], stop
         kept = self._unsure(text)
         self._held = text[len(text) - kept :]
-        return text[: len(text) - kept], False
+        return text[: len(text) - kept], None
 
     def flush(self) -> str:
         """What was kept back: no stop string came of it."""

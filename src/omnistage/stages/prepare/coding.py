@@ -15,13 +15,13 @@ import numpy as np
 from omnistage.connectors.base import lay_out, read, write
 from omnistage.core.errors import StageFailedError
 from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorSource
-from omnistage.modeling.protocols import ProcessedPrompt, StageInput
+from omnistage.modeling.protocols import MediaInput, ProcessedPrompt, StageInput
 
 Prepared = ProcessedPrompt | list[StageInput]
 """What a processor makes: a prompt in an AR stage, inputs in a generation stage."""
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
-_EMBEDS = "embeds"
+_ALONE = "tensor"
 
 
 class _Carried(msgspec.Struct, frozen=True):
@@ -31,10 +31,23 @@ class _Carried(msgspec.Struct, frozen=True):
     arrays: tuple[str, ...] = ()
 
 
-class _Prompt(msgspec.Struct, frozen=True, tag="prompt"):
+class _Media(msgspec.Struct, frozen=True):
+    kind: str
+    key: str
+    spans: tuple[tuple[int, int], ...]
+    tokens: int
+    data: _Carried
+
+
+class _Prompt(msgspec.Struct, frozen=True, tag="prompt", kw_only=True):
     token_ids: tuple[int, ...]
     content_key: str
-    embeds: _Carried | None
+    embeds: _Carried | None = None
+    media: tuple[_Media, ...] = ()
+    positions: _Carried | None = None
+    next_position: int | None = None
+    handoff: _Carried | None = None
+    outputs_at: tuple[tuple[int, int], ...] | None = None
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -53,9 +66,7 @@ def encode(value: Prepared) -> bytes:
     """Raises StageFailedError, with the path and the type, for what cannot travel."""
     match value:
         case ProcessedPrompt():
-            return msgspec.msgpack.encode(
-                _Prompt(tuple(map(int, value.token_ids)), value.content_key, _carried_embeds(value.embeds))
-            )
+            return msgspec.msgpack.encode(_packed_prompt(value))
         case list() if all(isinstance(unit, StageInput) for unit in value):
             units = enumerate(value)
             return msgspec.msgpack.encode(
@@ -67,19 +78,53 @@ def encode(value: Prepared) -> bytes:
 def decode(data: bytes) -> Prepared:
     """A fresh value every time; its tensors are read-only views of fresh bytes."""
     match _DECODER.decode(data):
-        case _Prompt(token_ids=token_ids, content_key=content_key, embeds=embeds):
-            return ProcessedPrompt(token_ids, None if embeds is None else _unpacked(embeds)[_EMBEDS], content_key)
+        case _Prompt() as prompt:
+            return _unpacked_prompt(prompt)
         case _Inputs(inputs=inputs):
             return [StageInput(_unpacked(unit.data), unit.nbytes) for unit in inputs]
 
 
-def _carried_embeds(embeds: object) -> _Carried | None:
-    match embeds:
+def _packed_prompt(prompt: ProcessedPrompt) -> _Prompt:
+    return _Prompt(
+        token_ids=tuple(map(int, prompt.token_ids)),
+        content_key=prompt.content_key,
+        embeds=_carried_tensor(prompt.embeds, "prompt.embeds"),
+        media=tuple(_packed_media(media, f"prompt.media[{at}]") for at, media in enumerate(prompt.media)),
+        positions=_carried_tensor(prompt.positions, "prompt.positions"),
+        next_position=prompt.next_position,
+        handoff=_carried(prompt.handoff, "prompt.handoff.") if prompt.handoff else None,
+        outputs_at=prompt.outputs_at,
+    )
+
+
+def _unpacked_prompt(prompt: _Prompt) -> ProcessedPrompt:
+    return ProcessedPrompt(
+        prompt.token_ids,
+        _tensor_of(prompt.embeds),
+        prompt.content_key,
+        tuple(MediaInput(one.kind, one.key, one.spans, one.tokens, _unpacked(one.data)) for one in prompt.media),
+        _tensor_of(prompt.positions),
+        prompt.next_position,
+        {} if prompt.handoff is None else _unpacked(prompt.handoff),
+        prompt.outputs_at,
+    )
+
+
+def _packed_media(media: MediaInput, where: str) -> _Media:
+    return _Media(media.kind, media.key, media.spans, media.tokens, _carried(media.data, f"{where}."))
+
+
+def _carried_tensor(value: object, where: str) -> _Carried | None:
+    match value:
         case None:
             return None
         case np.ndarray() | TensorSource():
-            return _carried({_EMBEDS: embeds}, "prompt.")
-    raise _refused("prompt.embeds", embeds, "a numpy array or a payload's tensor")
+            return _carried({_ALONE: value}, f"{where}.")
+    raise _refused(where, value, "a numpy array or a payload's tensor")
+
+
+def _tensor_of(carried: _Carried | None) -> Any:
+    return None if carried is None else _unpacked(carried)[_ALONE]
 
 
 def _carried(data: Mapping[str, Any], where: str) -> _Carried:

@@ -1,0 +1,136 @@
+"""How a request begins in an AR stage: its parameters are checked, its prompt is read, its choices become sequences.
+
+An entry stage has the whole prompt at once; a stage behind others has an open one, which stages.ar.feeding extends.
+"""
+
+from __future__ import annotations
+
+from omnistage.config.stage import ARStageConfig
+from omnistage.core.errors import InvalidRequestError, StageFailedError
+from omnistage.core.params import SamplingParams
+from omnistage.modeling.protocols import Bridge, ProcessedPrompt, Processor
+from omnistage.modeling.tensors import rows_of
+from omnistage.stages.ar.choice import ChoiceState
+from omnistage.stages.ar.plan import SequenceKey
+from omnistage.stages.ar.requests import RequestState
+from omnistage.stages.ar.runner import ARRunner
+from omnistage.stages.ar.scheduler import Scheduler
+from omnistage.stages.ar.sequence import SequenceState
+from omnistage.stages.base import StageRequest
+from omnistage.stages.inbox import InboxState
+from omnistage.wire.messages import CLIENT
+
+
+class Admission:
+    """Makes the state of new requests. The processor also brings the tokenizer that turns tokens into text."""
+
+    def __init__(
+        self,
+        config: ARStageConfig,
+        scheduler: Scheduler,
+        runner: ARRunner,
+        *,
+        vocab_size: int,
+        processor: Processor | None,
+        bridge: Bridge | None,
+        captures: bool,
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._runner = runner
+        self._vocab_size = vocab_size
+        self._processor = processor
+        self._bridge = bridge
+        self._captures = captures
+
+    def admit(self, request: StageRequest) -> RequestState:
+        """Raises OmniError for what cannot be served. The scheduler does not know its sequences yet."""
+        params = self._checked(request.request.stage_params.get(request.stage_id))
+        return self._fed(request, params) if self._bridge is not None else self._entered(request, params)
+
+    def open_choices(self, state: RequestState) -> None:
+        """The prompt is complete, so it is known how much may follow."""
+        processor = self._processor
+        leader = state.sequences[0]
+        state.choices = [
+            ChoiceState(
+                index,
+                state.params,
+                eos_token_ids=processor.eos_token_ids if processor is not None else frozenset(),
+                max_tokens=leader.max_len - leader.prompt_len,
+                decoder=processor.tokenizer if processor is not None else None,
+            )
+            for index in range(state.params.n)
+        ]
+
+    def _checked(self, params: object) -> SamplingParams:
+        if params is None:
+            return self._config.default_sampling_params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError.of(f"stage {self._config.model_stage}", params, "sampling parameters")
+        for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            for token in tokens:
+                if token >= self._vocab_size:
+                    raise InvalidRequestError.of(name, token, f"token ids in [0, {self._vocab_size - 1}]")
+        if params.stop and self._processor is None:
+            raise InvalidRequestError.of("stop", list(params.stop), "nothing: this stage makes no text")
+        return params
+
+    def _entered(self, request: StageRequest, params: SamplingParams) -> RequestState:
+        """An entry stage: the whole prompt is there."""
+        if self._processor is None:
+            raise StageFailedError("an entry stage has neither a processor nor a bridge")
+        prepared = request.prepared_by(self._processor)
+        prompt: ProcessedPrompt = prepared.value
+        max_len = self._scheduler.max_len_of(len(prompt.token_ids), params.max_tokens)
+        sequences = self._sequences(request, params, prompt, max_len)
+        state = RequestState(request, params, sequences, prepared=prepared)
+        self.open_choices(state)
+        if prompt.embeds is not None:
+            hold_embeds(self._runner, state, prompt.embeds)
+        return state
+
+    def _fed(self, request: StageRequest, params: SamplingParams) -> RequestState:
+        """A stage behind others: the prompt comes through the bridge, and is open until they have ended."""
+        assert self._bridge is not None
+        sequences = self._sequences(request, params, ProcessedPrompt(()), self._scheduler.limits.max_model_len)
+        for sequence in sequences:
+            sequence.is_open, sequence.content_key = True, None
+        inbox = InboxState(
+            self._bridge,
+            self._config.input_sources,
+            stage=self._config.model_stage,
+            window=self._config.input_window,
+            max_input_nbytes=self._config.max_input_nbytes,
+            keeps_used=True,
+        )
+        return RequestState(request, params, sequences, inbox=inbox)
+
+    def _sequences(
+        self, request: StageRequest, params: SamplingParams, prompt: ProcessedPrompt, max_len: int
+    ) -> list[SequenceState]:
+        # Embeddings without a key of their own tell nothing about what was computed: such blocks are not shared.
+        content_key = prompt.content_key if prompt.embeds is None or prompt.content_key else None
+        sequences: list[SequenceState] = []
+        for index in range(params.n):
+            sequences.append(
+                SequenceState(
+                    key=SequenceKey(request.request_id, index),
+                    order=(*request.order, index),
+                    tokens=list(prompt.token_ids),
+                    max_len=max_len,
+                    content_key=content_key,
+                    capture=self._captures and index == 0 and bool(request.active_targets - {CLIENT}),
+                    leader=sequences[0] if index else None,
+                )
+            )
+        return sequences
+
+
+def hold_embeds(runner: ARRunner, state: RequestState, embeds: object) -> int:
+    """The next rows of the prompt, for all its choices; how many they are."""
+    rows = rows_of(embeds)
+    state.has_embeds = True
+    for sequence in state.sequences:
+        runner.hold_embeds(sequence.key, rows)
+    return len(rows)
