@@ -22,6 +22,11 @@ def locate(model: str) -> Path:
     return Path(__file__).parent
 
 
+def voices(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The voices that a checkpoint says it has."""
+    return tuple(config.get("voices", ()))
+
+
 def is_large(config: Mapping[str, Any]) -> bool:
     return bool(config.get("size") == "large")
 
@@ -90,6 +95,14 @@ AUTHOR_ONLY = PipelineConfig(
 NOT_A_PIPELINE = 3
 WRONG_LOCATE = PipelineConfig("wrong_locate", "WrongLocate", (writer(),), locate=f"{HERE}:NOT_A_PIPELINE")
 
+SPEAKING = PipelineConfig(
+    "speaking",
+    "Speaking",
+    (writer(), speaker()),
+    hf_architectures=("ASpeaker",),
+    voices=("middle",),
+    hf_voices=f"{HERE}:voices",
+)
 REGISTRY = {
     "sample": f"{HERE}:PIPELINE",
     "built_in": f"{HERE}:BUILT_IN",
@@ -97,4 +110,5 @@ REGISTRY = {
     "named_text": f"{HERE}:NAMED_TEXT",
     "large": f"{HERE}:LARGE",
     "pictures": f"{HERE}:PICTURES",
+    "speaking": f"{HERE}:SPEAKING",
 }

@@ -115,7 +115,8 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     """Fault: a text pipeline that starts without its tokenizer and fails in the worker."""
     path = model(tmp_path, {"architectures": ["AForText"]}, tokenizer=False)
     with pytest.raises(
-        ModelNotFoundError, match=r"stage 'writer' of pipeline 'any_text' needs tokenizer\.json; .* is missing"
+        ModelNotFoundError,
+        match=r"stage 'writer' of pipeline 'any_text' needs a tokenizer; .*/tokenizer\.json is missing",
     ):
         found(path)
 
@@ -147,3 +148,22 @@ def test_unknown_and_broken_entries_of_the_registry_are_config_errors() -> None:
         read_pipeline({"a": f"{HERE}:NOT_A_PIPELINE"}, "a", "registry")
     with pytest.raises(ConfigError, match="cannot be called"):
         detect("a", {"a": f"{HERE}:WRONG_LOCATE"}, None)
+
+
+def test_a_vocabulary_and_merges_are_a_tokenizer_too(tmp_path: Path) -> None:
+    """Fault: published folders without tokenizer.json that are refused before they are looked at."""
+    path = model(tmp_path, {"architectures": ["AForText"]}, tokenizer=False)
+    (tmp_path / "vocab.json").touch()
+    with pytest.raises(ModelNotFoundError, match=r"and so are vocab\.json and merges\.txt"):
+        found(path)
+    (tmp_path / "merges.txt").touch()
+    assert found(path)[0] == "any_text"
+
+
+@pytest.mark.parametrize("named", [None, "speaking"])
+def test_voices_of_a_checkpoint_replace_those_of_the_family(tmp_path: Path, named: str | None) -> None:
+    """Fault: a voice that the weights have and the server refuses."""
+    path = model(tmp_path, {"architectures": ["ASpeaker"], "voices": ["low", "high"]})
+    detected = detect(path, REGISTRY, None if named is None else Given(named, "cli", "pipeline"))
+    assert detected.pipeline.voices == ("low", "high")
+    assert read_pipeline(REGISTRY, "speaking", "registry").voices == ("middle",)

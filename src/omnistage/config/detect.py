@@ -3,14 +3,14 @@
 Order: a pipeline that is named (by the call, else by the deploy file) > a built-in name of the registry > config.json's
 architectures or model_type > the class of model_index.json or modular_model_index.json > a pipeline that takes a whole
 pattern of architectures. Otherwise ModelNotFoundError says, in one line, all that was looked at and where. Reading the
-registry's pipelines is the one import made here, with the hooks `locate` and `hf_config_predicate` of the pipeline chosen.
-Nothing is downloaded.
+registry's pipelines is the one import made here, with the hooks `locate`, `hf_voices` and `hf_config_predicate` of the pipeline
+chosen. Nothing is downloaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from omnistage.core.errors import ConfigError, ModelNotFoundError, did_you_mean
 
 _CONFIG = "config.json"
 _INDEXES = ("model_index.json", "modular_model_index.json")
-_TOKENIZER = "tokenizer.json"
+_TOKENIZERS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+"""Files of which one group has to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def detect(model: str, registry: Mapping[str, str], named: Given | None) -> Dete
     """The pipeline of `model`. Raises ModelNotFoundError, or ConfigError for an unknown pipeline name or a broken family."""
     if named is not None:
         pipeline = read_pipeline(registry, named.value, named.source)
+        pipeline = _with_voices(pipeline, look_into(Path(model).expanduser()))
         return Detected(pipeline, locate(pipeline, model, builtin=model in registry), named.source)
     if model in registry:
         pipeline = read_pipeline(registry, model, "model")
@@ -63,7 +65,7 @@ def detect(model: str, registry: Mapping[str, str], named: Given | None) -> Dete
     claim = next(_claims(pipelines, facts), None)
     if claim is not None:
         pipeline, reason = claim
-        return Detected(pipeline, locate(pipeline, model, builtin=False), reason)
+        return Detected(_with_voices(pipeline, facts), locate(pipeline, model, builtin=False), reason)
     builtin = [name for name, pipeline in zip(registry, pipelines, strict=True) if pipeline.locate is not None]
     looked = [f"built-in names: {', '.join(sorted(builtin)) or 'none'}", *facts.looked]
     near = did_you_mean(model, builtin) if not Path(model).expanduser().exists() else ""
@@ -149,6 +151,13 @@ def _predicate_holds(pipeline: PipelineConfig, facts: FolderFacts) -> bool:
     return bool(_callable(pipeline.hf_config_predicate)(facts.config))
 
 
+def _with_voices(pipeline: PipelineConfig, facts: FolderFacts) -> PipelineConfig:
+    """`pipeline` with the voices that the model's configuration lists, where the family knows how to read them."""
+    if pipeline.hf_voices is None or not facts.config:
+        return pipeline
+    return replace(pipeline, voices=tuple(_callable(pipeline.hf_voices)(facts.config)))
+
+
 def _callable(hook: str) -> Callable[..., Any]:
     found = resolve_hook(hook)
     if not callable(found):
@@ -159,10 +168,11 @@ def _callable(hook: str) -> Callable[..., Any]:
 def _need_tokenizer(pipeline: PipelineConfig, folder: Path) -> None:
     for stage in pipeline.stages:
         if stage.owns_tokenizer:
-            file = folder / (stage.tokenizer_subdir or stage.model_subdir or "") / _TOKENIZER
-            if not file.is_file():
+            inside = folder / (stage.tokenizer_subdir or stage.model_subdir or "")
+            if not any(all((inside / name).is_file() for name in names) for names in _TOKENIZERS):
+                missing = f"{inside / _TOKENIZERS[0][0]} is missing, and so are {' and '.join(_TOKENIZERS[1])}"
                 raise ModelNotFoundError(
-                    f"stage {stage.model_stage!r} of pipeline {pipeline.model_type!r} needs {_TOKENIZER}; {file} is missing",
+                    f"stage {stage.model_stage!r} of pipeline {pipeline.model_type!r} needs a tokenizer; {missing}",
                     field="model",
                 )
 

@@ -111,6 +111,7 @@ class PipelineConfig:
     `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` tells the server what
     the model can do; `endpoint_restrictions` lists the endpoints that can serve it ("/v1/chat/completions"), where not all can.
     `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
+    `hf_voices` names `voices(config: Mapping) -> tuple[str, ...]` for models whose config.json lists them; they replace `voices`.
     `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
     `default_deploy_config_name` names a file of the package's folder deploy/.
     """
@@ -125,6 +126,7 @@ class PipelineConfig:
     default_deploy_config_name: str | None = None
     stage_cli_aliases: Mapping[str, int] = field(default_factory=dict)
     voices: tuple[str, ...] = ()
+    hf_voices: str | None = None
     locate: str | None = None
     fetch: str | None = None
 
@@ -162,7 +164,7 @@ def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
     for path in pipeline.endpoint_restrictions:
         if not path.startswith("/v1/"):
             yield f"endpoint_restrictions: {path!r} is not accepted; accepted: paths below /v1/"
-    for name in (pipeline.hf_config_predicate, pipeline.locate, pipeline.fetch):
+    for name in (pipeline.hf_config_predicate, pipeline.hf_voices, pipeline.locate, pipeline.fetch):
         yield from _hook_errors(name)
 
 

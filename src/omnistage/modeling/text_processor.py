@@ -17,9 +17,8 @@ from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.chat_template import ChatTemplate
 from omnistage.modeling.folder import CONFIG, GENERATION_CONFIG, eos_token_ids, read_json_if_any
 from omnistage.modeling.protocols import ProcessedPrompt
+from omnistage.modeling.tokenizer import TOKENIZER_CONFIG, load_tokenizer
 
-_TOKENIZER = "tokenizer.json"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -103,22 +102,14 @@ class TextProcessor:
 
 def load_text_processor(folder: Path, vocab_size: int, max_tokens: int) -> TextProcessor:
     """The processor of a folder, for prompts of at most `max_tokens`. Raises BrokenCheckpointError for a folder without a
-    readable tokenizer.json."""
-    path = folder / _TOKENIZER
-    if not path.is_file():
-        raise BrokenCheckpointError(f"{folder} has no {_TOKENIZER}; looked for the model's tokenizer")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every fault of the file
-        raise BrokenCheckpointError(f"{path} cannot be read as a tokenizer: {error}") from None
+    readable tokenizer."""
+    tokenizer = load_tokenizer(folder)
     largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
     # Added tokens may lie beyond it: some checkpoints have a padding token that no model reads.
     if largest >= vocab_size:
-        told = f"{path} has token ids up to {largest}, the model's vocabulary {vocab_size}"
+        told = f"the tokenizer of {folder} has token ids up to {largest}, the model's vocabulary {vocab_size}"
         raise BrokenCheckpointError(f"{told}: it is another model's tokenizer")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    settings = read_json_if_any(folder, _TOKENIZER_CONFIG) or {}
+    settings = read_json_if_any(folder, TOKENIZER_CONFIG) or {}
     special = dict(_special_tokens(settings))
     source = _template_source(folder, settings)
     bos = special.get("bos_token") if settings.get("add_bos_token") is True else None
