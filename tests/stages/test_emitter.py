@@ -164,6 +164,50 @@ def test_a_whole_edge_sends_one_payload_at_the_end() -> None:
     assert sender.end() == [[1, 2], "last", "done"]
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("unit", ["frames", "rows"])
+def test_a_whole_edge_of_frames_leaves_at_the_end_in_the_chunks_of_the_pinned_schedule(
+    unit: str, adaptive: bool
+) -> None:
+    """Fault: a decoder that tiles by the chunks computes something else than when they are streamed."""
+    sender = Sender(OutputEdge(target=1, unit=unit, first=2, later=3, adaptive=adaptive, streaming=False))
+    sender.open()
+    for value in range(9):
+        assert sender.make(rows(value)) == []
+    assert sender.end() == [[0, 1], [2, 3, 4], [5, 6, 7], [8], "last", "done"]
+
+
+@given(
+    first=st.integers(1, 5),
+    later=st.integers(1, 5),
+    sizes=st.lists(st.integers(0, 4), max_size=12),
+    adaptive=st.booleans(),
+)
+def test_whole_and_pinned_edges_have_the_same_borders(first: int, later: int, sizes: list[int], adaptive: bool) -> None:
+    """Fault: a border moves where captures hold several frames, or none."""
+    said = []
+    for streaming in (True, False):
+        pinned = adaptive and not streaming
+        sender = Sender(
+            OutputEdge(target=1, unit="frames", first=first, later=later, adaptive=pinned, streaming=streaming)
+        )
+        sender.open()
+        left = [item for size in sizes for item in sender.make(rows(*range(size)))] + sender.end()
+        said.append([chunk for chunk in left if isinstance(chunk, list) and chunk])
+    assert said[0] == said[1]
+
+
+def test_a_whole_edge_of_frames_keeps_within_its_credit() -> None:
+    """Fault: a window that is filled at once by everything that was gathered."""
+    sender = Sender(OutputEdge(target=1, unit="frames", first=1, later=2, streaming=False))
+    sender.open(windows={1: 2})
+    for value in range(5):
+        sender.make(rows(value))
+    assert sender.end() == [[0], [1, 2]]
+    sender.emitter.grant("r", 1, 2)
+    assert sender.pump() == [[3, 4], "last", "done"]
+
+
 def test_what_waits_for_its_end_is_bounded_and_the_edge_is_named() -> None:
     """Fault: a whole edge gathers until the process is killed."""
     sender = Sender(OutputEdge(target=1, streaming=False), max_gathered_nbytes=8)
@@ -314,7 +358,7 @@ def test_a_closed_request_leaves_nothing() -> None:
 EDGES = st.builds(
     OutputEdge,
     target=st.just(1),
-    unit=st.sampled_from(["items", "rows"]),
+    unit=st.sampled_from(["items", "rows", "frames"]),
     first=st.integers(1, 4),
     later=st.integers(1, 6),
     adaptive=st.booleans(),

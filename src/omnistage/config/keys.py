@@ -128,7 +128,9 @@ _DEGREE = Integer(1, 1024)
 _ONE_RANK = "one rank per replica"
 
 _PIPELINE_KEYS = (
-    _pipeline("async_chunk", Boolean(), True, "Stages hand over what they have while they still work; false: whole."),
+    _pipeline(
+        "async_chunk", Boolean(), True, "Stages hand over what they have while they still work; false: at their end."
+    ),
     _pipeline("inline", Boolean(), False, "Run every stage in the caller's process (offline use only)."),
     _pipeline(
         "engine_process",

@@ -44,7 +44,8 @@ class ChunkPolicy:
 
     `unit`: "frames" or "rows" count the first axis of the payload's tensors, "items" counts captures. It sends at
     >= `first` while nothing of the request is in flight, else at `later`; `adaptive` False pins the schedule (`first`,
-    then `later`).
+    then `later`). An edge that does not stream sends at the end: items as one payload, frames and rows by the pinned
+    schedule.
     """
 
     unit: Literal["frames", "rows", "items"] = "items"

@@ -4,8 +4,9 @@
 
 A chunk leaves at `first` units while nothing of the request is in flight on its edge, else at `later` (pinned: `first` for
 the first chunk, then `later`). In rows and frames everything gathered leaves at once; items, and a pinned schedule, leave
-in chunks that reach the threshold, so that their borders do not depend on credit. `streaming=False` sends one payload at
-the end. Text for the caller leaves at every step and is never windowed.
+in chunks that reach the threshold, so that their borders do not depend on credit. With `streaming=False` everything leaves at
+the end: items as one payload, rows and frames in the chunks of the pinned schedule, so that whoever tiles by them computes the
+same as with that schedule streamed. Text for the caller leaves at every step and is never windowed.
 
 Requests are served in the one total order. When the connector has no room for a request, younger ones send only what
 needs none, until room comes; but the oldest request that an edge is open for has room of its own. The last item of every
@@ -53,7 +54,8 @@ class OutgoingEdgeState:
         """Units at which the next chunk leaves."""
         if self.immediate:
             return 1
-        begins = self.sent == 0 or (self.edge.adaptive and self.granted >= self.sent)
+        hurries = self.edge.adaptive and self.edge.streaming
+        begins = self.sent == 0 or (hurries and self.granted >= self.sent)
         return self.edge.first if begins else self.edge.later
 
     @property
@@ -75,8 +77,8 @@ class OutgoingEdgeState:
 
     def next_parts(self) -> int:
         """How many of the gathered parts make the next chunk."""
-        whole = self.immediate or not self.edge.streaming or (self.edge.adaptive and self.edge.unit != "items")
-        if whole:
+        takes_all = not self.edge.streaming if self.edge.unit == "items" else self.edge.streaming and self.edge.adaptive
+        if self.immediate or takes_all:
             return len(self.parts)
         units = 0
         for count, (_, part_units, _) in enumerate(self.parts, start=1):
