@@ -68,3 +68,33 @@ def test_tensors_are_checked_converted_and_joined(tmp_path: Path) -> None:
         reader.read("z", [1])
     with expect_broken("x has shape [2, 3]", "[3, 2]"):
         reader.read_joined({"x": [3, 2]})
+
+
+def test_a_part_of_a_model_is_read_by_prefix_from_the_files_that_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: every stage opens all shards of a large model, waits for files that it needs nothing of, or shows its progress
+    as a share of what others read."""
+    monkeypatch.setattr("omnistage.modeling.progress.LEAST_PAUSE_S", 0.0)
+    shards = {
+        "one": {"talker.a": torch.ones(4, 100), "vocoder.x": torch.full((1, 100), 2.0)},
+        "two": {"vocoder.y": torch.full((3, 100), 3.0), "vocoders.x": torch.zeros(1)},
+    }
+    for name, tensors in shards.items():
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+    places = {name: f"{shard}.safetensors" for shard, tensors in shards.items() for name in tensors}
+    (tmp_path / WEIGHTS_INDEX).write_text(json.dumps({"weight_map": {**places, "talker.b": "absent.safetensors"}}))
+    told: list[float] = []
+    with listening(lambda fraction, note: told.append(fraction)):
+        reader = WeightsReader(tmp_path, torch.float32, "vocoder.")
+        assert reader.read("x", [1, 100]).tolist() == [[2.0] * 100]
+        assert reader.read_joined({"x": [1, 100], "y": [3, 100]}).shape == (4, 100)
+    assert told == pytest.approx([1 / 4, 1 / 2, 0.99], abs=0.01)
+    assert "x" in reader
+    assert "a" not in reader
+    assert "vocoder.x" not in reader
+    with expect_broken(tmp_path, "no tensor vocoder.z"):
+        reader.read("z", [1])
+    assert weight_files(tmp_path, "vocoders.") == [tmp_path / "two.safetensors"]
+    with expect_broken("absent.safetensors"):
+        weight_files(tmp_path, "talker.")

@@ -18,10 +18,12 @@ from omnistage.modeling.progress import tell_bytes
 WEIGHTS_INDEX = "model.safetensors.index.json"
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, all of which are there."""
+def weight_files(folder: Path, prefix: str = "") -> list[Path]:
+    """The safetensors files of a folder that hold tensors whose names begin with `prefix`, all of which are there. A folder
+    with one file has no index that would say so: it is that file."""
     index = read_json_if_any(folder, WEIGHTS_INDEX)
-    names = sorted(set(index.get("weight_map", {}).values())) if index else [WEIGHTS]
+    placed: Mapping[str, str] = index.get("weight_map", {}) if index else {prefix: WEIGHTS}
+    names = sorted({file for name, file in placed.items() if name.startswith(prefix)})
     for name in names:
         if not (folder / name).is_file():
             raise BrokenCheckpointError(f"{folder} has no {name}; looked for the model's weights")
@@ -33,24 +35,28 @@ def _names(reader: Any) -> list[str]:
 
 
 class WeightsReader:
-    """The tensors of a folder by name; the files stay mapped as long as it lives. Tells how much has been read."""
+    """The tensors of a folder whose names begin with `prefix`, by what follows it; files without such tensors are not opened, and
+    those with some stay mapped as long as it lives. Tells how much of these tensors has been read."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, prefix: str = "") -> None:
         self._dtype = dtype
         self._folder = folder
+        self._prefix = prefix
         self._readers: dict[str, Any] = {}
         self._read_nbytes = 0
         self._total_nbytes = 0
-        for path in weight_files(folder):
-            self._total_nbytes += path.stat().st_size
+        for path in weight_files(folder, prefix):
             try:
-                reader = safe_open(str(path), framework="pt")
+                reader: Any = safe_open(str(path), framework="pt")
             except (OSError, SafetensorError) as error:
                 raise BrokenCheckpointError(f"{path} cannot be read as safetensors: {error}") from None
-            self._readers.update(dict.fromkeys(_names(reader), reader))
+            for name in _names(reader):
+                if name.startswith(prefix):
+                    self._readers[name] = reader
+                    self._total_nbytes += reader.get_tensor(name).nbytes  # mapped: only its header is read
 
     def __contains__(self, name: str) -> bool:
-        return name in self._readers
+        return self._prefix + name in self._readers
 
     def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """The tensor `name` in this reader's dtype; it must have `shape`."""
@@ -78,6 +84,7 @@ class WeightsReader:
         tell_bytes(self._read_nbytes, self._total_nbytes)
 
     def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        name = self._prefix + name
         if name not in self._readers:
             raise BrokenCheckpointError(f"{self._folder}: the weights have no tensor {name}")
         tensor: torch.Tensor = self._readers[name].get_tensor(name)
