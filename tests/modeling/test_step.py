@@ -27,3 +27,11 @@ def test_a_table_is_seen_as_it_is_written() -> None:
     step = StepRows(table, [1], [0], [1], BLOCK, torch.device("cpu"))
     table.blocks[1] = 9
     assert step.block_table.tolist() == [[0, 0, 0], [9, 9, 9]]
+
+
+def test_the_step_behind_computes_one_token_of_every_sequence() -> None:
+    """Fault: it begins where this step does, or asks for this step's rows."""
+    step = StepRows(BlockTable.of([[1], [2]]), [1, 0], [0, 3], [2, 1], BLOCK, torch.device("cpu"), (), [1, 2])
+    behind = step.following([8, 9])
+    assert (list(behind.slots), list(behind.starts), list(behind.counts)) == ([1, 0], [2, 4], [1, 1])
+    assert (list(behind.tokens), list(behind.logit_rows)) == ([8, 9], [0, 1])

@@ -52,6 +52,12 @@ class StepRows:
     scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor | None, int]] = field(default_factory=dict)
     bound: list[Any] = field(default_factory=list)
 
+    def following(self, tokens: Sequence[int]) -> StepRows:
+        """The step behind this one: every sequence computes one token more, and is asked for its logits."""
+        ends = [start + count for start, count in zip(self.starts, self.counts, strict=True)]
+        count = len(tokens)
+        return StepRows(self.table, self.slots, ends, [1] * count, self.block_size, self.device, tokens, range(count))
+
     @cached_property
     def num_rows(self) -> int:
         return sum(self.counts)

@@ -68,3 +68,11 @@ class DecoderWeights:
     final_norm: torch.Tensor
     head: Linear
     eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ChainWeights:
+    """Decoders of one size that run one behind another over one cache: each begins with the token that was drawn from the one
+    before it."""
+
+    links: Sequence[DecoderWeights]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from omnistage.modeling.attention import PagedCache, paged_attention
 from omnistage.modeling.drawing import draw_tokens
-from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import AttentionWeights, ChainWeights, DecoderWeights, GatedWeights, HeadNorms
 from omnistage.modeling.linear import PanelLinear, embedded
 from omnistage.modeling.step import ARStep, StepRows
 
@@ -48,6 +48,24 @@ class TorchOps:
         if len(weights.layers) in capture_layers:
             hidden[len(weights.layers)] = rows
         return ARStep(weights.head(self, rows[step.asked]).float(), hidden)
+
+    def chain(
+        self,
+        weights: ChainWeights,
+        step: StepRows,
+        rotations: torch.Tensor,
+        cache: PagedCache,
+        settings: npt.NDArray[np.void] | None,
+    ) -> list[list[int]]:
+        """`step` asks for one row of each of its N sequences, and the first link begins with it; every later link with one token
+        of each. `settings` [links, N] as in `draw` -> what was drawn, a list of N for every link; -1 where logits are not finite,
+        and whatever comes behind that means nothing."""
+        drawn: list[list[int]] = []
+        for index, link in enumerate(weights.links):
+            logits = self.decoder(link, step, rotations, cache, ()).logits
+            drawn.append(self.draw(logits, None if settings is None else settings[index]))
+            step = step.following([max(0, token) for token in drawn[-1]])
+        return drawn
 
     def attention_block(
         self,

@@ -18,7 +18,7 @@ import torch
 
 from omnistage.modeling.attention import PagedCache
 from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES
-from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import AttentionWeights, ChainWeights, DecoderWeights, GatedWeights, HeadNorms
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.structs import (
     DOUBLE,
@@ -37,7 +37,7 @@ from omnistage.modeling.kernels.structs import (
     paged_layer,
     paged_step,
 )
-from omnistage.modeling.kernels.whole import BoundDecoder
+from omnistage.modeling.kernels.whole import BoundChain, BoundDecoder
 from omnistage.modeling.linear import PanelLinear
 from omnistage.modeling.step import ARStep, StepRows
 
@@ -63,11 +63,13 @@ class KernelOps(TorchOps):
         self._attention_block = self._pair("attention_block", [POINTER] * 5)
         self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
         self._decoder = self._pair("decoder", [POINTER] * 5)
+        self._chain = self._pair("chain", [POINTER] * 3)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
         self._drawn_from: torch.Tensor | None = None  # the next step's logits are mostly the same memory
         self._drawn_at: tuple[int, int, int] | None = None
         self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
         self._decoders: WeakKeyDictionary[DecoderWeights, BoundDecoder | None] = WeakKeyDictionary()
+        self._chains: WeakKeyDictionary[ChainWeights, BoundChain | None] = WeakKeyDictionary()
         self._gates: WeakKeyDictionary[GatedWeights, GatedBlock | None] = WeakKeyDictionary()
 
     def decoder(
@@ -84,6 +86,23 @@ class KernelOps(TorchOps):
         if bound is None or not bound.serves(step):
             return super().decoder(weights, step, rotations, cache, capture_layers)
         return bound(step, rotations, capture_layers)
+
+    def chain(
+        self,
+        weights: ChainWeights,
+        step: StepRows,
+        rotations: torch.Tensor,
+        cache: PagedCache,
+        settings: npt.NDArray[np.void] | None,
+    ) -> list[list[int]]:
+        assert settings is None or (settings.dtype == DRAW_SETTINGS and settings.flags.c_contiguous)
+        assert len(step.logit_rows) == len(step.slots)
+        bound: BoundChain | None = self._chains.get(weights, _UNBOUND)
+        if bound is _UNBOUND or (bound is not None and bound.first.cache is not cache):
+            bound = self._chains[weights] = self._bound_chain(weights, cache)
+        if bound is None or not bound.first.serves(step):
+            return super().chain(weights, step, rotations, cache, settings)
+        return bound(step, rotations, settings)
 
     def attention_block(
         self,
@@ -219,6 +238,19 @@ class KernelOps(TorchOps):
         dtype = cache.shape.dtype
         model = decoder(weights, cache) if self._can_attend(cache.keys[0]) else None
         return None if model is None else BoundDecoder(self._decoder[dtype], model, cache)
+
+    def _bound_chain(self, weights: ChainWeights, cache: PagedCache) -> BoundChain | None:
+        first = self._bound(weights.links[0], cache)
+        links = [link for one in weights.links if (link := decoder(one, cache)) is not None]
+        sizes = {(link.num_layers, link.head.inner, link.head.outer) for link in links}
+        # A token that is drawn from one link is looked up in the table of the next.
+        own = [one.embedding for one in weights.links if isinstance(one.embedding, torch.Tensor)]
+        tables = {tuple(table.shape) for table in own}
+        if first is None or len(links) < len(weights.links) or len(sizes) > 1:
+            return None
+        if not tables <= {(links[0].head.outer, links[0].head.inner)}:
+            return None
+        return BoundChain(self._chain[cache.shape.dtype], links, first)
 
     def _function(self, name: str, arguments: list[Any]) -> Any:
         function = getattr(self._library, name)

@@ -86,6 +86,10 @@ class Begun(ctypes.Structure):
     _fields_ = [("tokens", POINTER), ("embeds", POINTER), ("asked", POINTER), ("num_asked", INT)]
 
 
+class Chain(ctypes.Structure):
+    _fields_ = [("links", POINTER), ("num_links", INT), ("settings", POINTER), ("few", INT), ("tokens", POINTER)]
+
+
 def paged_layer(
     heads: int, keys: torch.Tensor, values: torch.Tensor, norms: HeadNorms | None, scale: float, window: int = 0
 ) -> PagedLayer:

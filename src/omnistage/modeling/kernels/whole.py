@@ -1,16 +1,20 @@
-"""The forward pass of a decoder as one call of the library: no tensor is made or looked at on its way, for in a step of a small
-model each costs as much as a layer.
+"""The forward pass of a decoder, or of a chain of them, as one call of the library: no tensor is made or looked at on its way, for
+in a step of a small model each costs as much as a layer.
 """
 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from omnistage.modeling.attention import PagedCache
-from omnistage.modeling.kernels.structs import POINTER, Begun, Decoder, address, numbers, paged_step
+from omnistage.modeling.drawing import NUCLEUS_CANDIDATES
+from omnistage.modeling.kernels.structs import POINTER, Begun, Chain, Decoder, address, numbers, paged_step
 from omnistage.modeling.step import ARStep, StepRows
 
 
@@ -36,8 +40,7 @@ class BoundDecoder:
 
     def __call__(self, step: StepRows, rotations: torch.Tensor, capture_layers: Sequence[int]) -> ARStep:
         tokens, asked = numbers(step.tokens), numbers(step.logit_rows)
-        embeds = None if step.embeds is None else step.embeds.data_ptr()
-        begun = Begun(address(tokens), embeds, address(asked), len(asked))
+        begun = _begun(step, tokens, asked)
         hidden, captured = self._hidden(step.num_rows, capture_layers)
         self._make_room(len(asked))
         placed = paged_step(step, rotations)
@@ -61,3 +64,34 @@ class BoundDecoder:
         if count != self._num_logits:
             self._logits = torch.empty(count, self._vocab_size)
             self._logits_at, self._num_logits = self._logits.data_ptr(), count
+
+
+class BoundChain:
+    """The `links` one behind another; they are over one cache, and as large as each other."""
+
+    def __init__(self, function: Callable[..., None], links: Sequence[Decoder], first: BoundDecoder) -> None:
+        self.first = first
+        self._function = function
+        self._links = (Decoder * len(links))(*links)
+        self._kept = list(links)
+
+    def __call__(
+        self, step: StepRows, rotations: torch.Tensor, settings: npt.NDArray[np.void] | None
+    ) -> list[list[int]]:
+        count = len(step.slots)
+        tokens, asked, drawn = (
+            numbers(step.tokens),
+            numbers(step.logit_rows),
+            numbers(bytes(8 * count * len(self._links))),
+        )
+        begun, placed = _begun(step, tokens, asked), paged_step(step, rotations)
+        wanted = None if settings is None else settings.ctypes.data
+        chain = Chain(ctypes.addressof(self._links), len(self._links), wanted, NUCLEUS_CANDIDATES, address(drawn))
+        self._function(ctypes.byref(chain), ctypes.byref(placed), ctypes.byref(begun))
+        found = drawn.tolist()
+        return [found[at : at + count] for at in range(0, len(found), count)]
+
+
+def _begun(step: StepRows, tokens: array[int], asked: array[int]) -> Begun:
+    embeds = None if step.embeds is None else step.embeds.data_ptr()
+    return Begun(address(tokens), embeds, address(asked), len(asked))

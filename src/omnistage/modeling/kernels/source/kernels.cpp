@@ -1,5 +1,5 @@
 // What the library offers by name, once for float32 and once for bfloat16. Python's side is modeling/kernels/native.py.
-#include "layers.h"
+#include "chain.h"
 
 #define FOR_EACH_TYPE(OFFER) OFFER(f32, float) OFFER(bf16, bfloat16)
 
@@ -28,7 +28,8 @@
     void decoder_##suffix(const Decoder* model, const PagedStep* step, const Begun* begun, float* logits,              \
                           T* const* captured) {                                                                        \
         decoder<T>(*model, *step, *begun, logits, captured);                                                           \
-    }
+    }                                                                                                                  \
+    void chain_##suffix(const Chain* of, const PagedStep* step, const Begun* begun) { chain<T>(*of, *step, *begun); }
 
 extern "C" {
 int64_t vector_lanes() { return kLanes; }

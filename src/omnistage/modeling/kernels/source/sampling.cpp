@@ -7,13 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "sampling.h"
 #include "simd.h"
-
-// Settings of one row. `temperature` 0: the best token. `top_k` 0, `top_p` 1, `min_p` 0: no such filter. `chance` in [0, 1).
-struct DrawSettings {
-    double temperature, top_p, min_p, chance;
-    int64_t top_k;
-};
 
 namespace {
 
@@ -231,10 +226,6 @@ int64_t draw_among_all(const float* logits, int64_t vocab, float best, const Dra
 
 }  // namespace
 
-extern "C" {
-
-// `logits` [rows, vocab] -> `tokens` [rows]; -1 where a row is not finite. `settings` null: the best of each row. `few`: how many
-// candidates stand for a nucleus.
 void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tokens, int64_t rows, int64_t vocab,
                  int64_t few, int64_t threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(int(threads)) if (threads > 1 && rows > 1)
@@ -259,5 +250,4 @@ void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tok
         if (token < 0 && !has_filter) token = draw_unfiltered(row.logits, vocab, row.best, asked, weights);
         tokens[index] = token >= 0 ? token : draw_among_all(row.logits, vocab, row.best, asked, weights);
     }
-}
 }

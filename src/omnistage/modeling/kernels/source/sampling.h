@@ -1,0 +1,15 @@
+// What sampling.cpp offers.
+#pragma once
+
+#include <cstdint>
+
+// Settings of one row. `temperature` 0: the best token. `top_k` 0, `top_p` 1, `min_p` 0: no such filter. `chance` in [0, 1).
+struct DrawSettings {
+    double temperature, top_p, min_p, chance;
+    int64_t top_k;
+};
+
+// `logits` [rows, vocab] -> `tokens` [rows]; -1 where a row is not finite. `settings` null: the best of each row. `few`: how many
+// candidates stand for a nucleus.
+extern "C" void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tokens, int64_t rows,
+                            int64_t vocab, int64_t few, int64_t threads);
