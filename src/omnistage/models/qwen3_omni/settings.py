@@ -1,0 +1,225 @@
+"""What config.json and the files of the preprocessing say, as values. Every fault is one line that names the file and the key
+(BrokenCheckpointError). Knows no torch: processes that prepare prompts read this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.folder import CONFIG, read_json, read_json_if_any
+
+_NESTED = "processor_config.json"
+_VIDEO = "video_preprocessor_config.json"
+_SHARED = "preprocessor_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An object of a JSON file. `where` is what messages call it: "config.json: thinker_config"."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def section(self, key: str) -> Section:
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, value, "an object")
+        separator = ": " if self.where.endswith(".json") else "."
+        return Section(value, f"{self.where}{separator}{key}")
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        value = self.values.get(key, default)
+        if type(value) is not int or value < least:
+            raise self.wrong(key, value, f"an integer >= {least}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.values.get(key, default)
+        if type(value) not in (int, float) or not value > 0:
+            raise self.wrong(key, value, "a number > 0")
+        return float(value)
+
+    def numbers(self, key: str, default: tuple[float, ...], count: int) -> tuple[float, ...]:
+        value = self.values.get(key, default)
+        match value:
+            case [*items] if len(items) == count and all(type(item) in (int, float) for item in items):
+                return tuple(float(item) for item in items)
+        raise self.wrong(key, value, f"a list of {count} numbers")
+
+    def wrong(self, key: str, value: object, accepted: str) -> BrokenCheckpointError:
+        found = "missing" if value is None else f"{value!r}"
+        return BrokenCheckpointError(f"{self.where}: {key} is {found}; accepted: {accepted}")
+
+
+def read_config(folder: Path) -> Section:
+    """config.json of a Qwen3-Omni folder."""
+    return Section(read_json(folder, CONFIG), f"{folder / CONFIG}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    """Token ids that the structure of a prompt is made of. `image`, `audio` and `video` stand for one row of media each."""
+
+    image: int
+    audio: int
+    video: int
+    vision_start: int
+    audio_start: int
+    audio_end: int
+    im_start: int
+    user: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSettings:
+    """`vocab_size` is the thinker's. `positions_per_second` of rotary time, `audio_window` half of the frames that the audio
+    encoder reads at once, `merge_size` the patches on one side of a row's square. `speaks`: there is a talker."""
+
+    ids: PromptIds
+    vocab_size: int
+    positions_per_second: float
+    audio_window: int
+    mel_bands: int
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    speaks: bool
+
+
+def prompt_settings(config: Section) -> PromptSettings:
+    thinker = config.section("thinker_config")
+    vision, audio = thinker.section("vision_config"), thinker.section("audio_config")
+    return PromptSettings(
+        ids=PromptIds(
+            image=thinker.integer("image_token_id"),
+            audio=thinker.integer("audio_token_id"),
+            video=thinker.integer("video_token_id"),
+            vision_start=thinker.integer("vision_start_token_id"),
+            audio_start=thinker.integer("audio_start_token_id"),
+            audio_end=thinker.integer("audio_end_token_id"),
+            im_start=config.integer("im_start_token_id"),
+            user=config.integer("user_token_id"),
+        ),
+        vocab_size=thinker.section("text_config").integer("vocab_size", least=1),
+        positions_per_second=thinker.number("position_id_per_seconds"),
+        audio_window=audio.integer("n_window", least=1),
+        mel_bands=audio.integer("num_mel_bins", least=1),
+        patch_size=vision.integer("patch_size", least=1),
+        temporal_patch_size=vision.integer("temporal_patch_size", least=1),
+        merge_size=vision.integer("spatial_merge_size", least=1),
+        speaks=config.values.get("enable_audio_output") is not False and "talker_config" in config.values,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """How pictures become patches. Sizes in pixels; `least` and `most` bound height x width after resizing; a colour c of 0 to 255
+    becomes (c x scale - mean) / std."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    least: int
+    most: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float
+
+    @property
+    def factor(self) -> int:
+        """Sides after resizing are multiples of it."""
+        return self.patch_size * self.merge_size
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSampling:
+    """Of a video with known times `fps` frames per second are read, but at least `least` and at most `most` of them."""
+
+    fps: float
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """How sound becomes log-mel features: `sampling_rate` in Hz, `hop_length` and `n_fft` in samples."""
+
+    mel_bands: int
+    sampling_rate: int
+    hop_length: int
+    n_fft: int
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSettings:
+    """All that the folder says about media."""
+
+    image: Pixels
+    video: Pixels
+    sampling: VideoSampling
+    sound: Sound
+
+
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_VIDEO_ROW_PIXELS = 32 * 32
+_VIDEO_LEAST, _VIDEO_MOST = 128 * _VIDEO_ROW_PIXELS, 768 * _VIDEO_ROW_PIXELS
+"""Pixels of a frame. They belong to the model's processor, which overrules what the folder's video settings say."""
+
+
+def media_settings(folder: Path, prompt: PromptSettings) -> MediaSettings:
+    """From preprocessor_config.json, as published, or the nested processor_config.json of later transformers. The sizes of patches
+    must be those that the vision encoder has."""
+    nested = Section(read_json_if_any(folder, _NESTED) or {}, f"{folder / _NESTED}")
+    shared = Section(read_json_if_any(folder, _SHARED) or {}, f"{folder / _SHARED}")
+    own = read_json_if_any(folder, _VIDEO)
+    if not nested.values and not shared.values:
+        raise BrokenCheckpointError(f"{folder} has neither {_SHARED} nor {_NESTED}; looked for how media are read")
+    image = nested.section("image_processor") if "image_processor" in nested.values else shared
+    sound = nested.section("feature_extractor") if "feature_extractor" in nested.values else shared
+    video = Section(own, f"{folder / _VIDEO}") if own is not None else shared
+    video = nested.section("video_processor") if "video_processor" in nested.values else video
+    return MediaSettings(
+        image=_pixels(image, prompt, *_bounds(image)),
+        video=_pixels(video, prompt, _VIDEO_LEAST, _VIDEO_MOST),
+        sampling=VideoSampling(fps=2.0, least=video.integer("min_frames", 4), most=video.integer("max_frames", 768)),
+        sound=Sound(
+            mel_bands=_same(sound, "feature_size", 80, prompt.mel_bands, "audio"),
+            sampling_rate=sound.integer("sampling_rate", 16_000, least=1),
+            hop_length=sound.integer("hop_length", 160, least=1),
+            n_fft=sound.integer("n_fft", 400, least=2),
+        ),
+    )
+
+
+def _bounds(section: Section) -> tuple[int, int]:
+    size = section.section("size") if isinstance(section.values.get("size"), dict) else Section({}, section.where)
+    least = size.integer("shortest_edge", 56 * 56, least=1)
+    most = size.integer("longest_edge", 28 * 28 * 1280, least=1)
+    return section.integer("min_pixels", least, least=1), section.integer("max_pixels", most, least=1)
+
+
+def _pixels(section: Section, prompt: PromptSettings, least: int, most: int) -> Pixels:
+    return Pixels(
+        patch_size=_same(section, "patch_size", 14, prompt.patch_size, "vision"),
+        temporal_patch_size=_same(section, "temporal_patch_size", 2, prompt.temporal_patch_size, "vision"),
+        merge_size=_same(section, "merge_size", 2, prompt.merge_size, "vision"),
+        least=least,
+        most=most,
+        mean=section.numbers("image_mean", _CLIP_MEAN, 3),
+        std=section.numbers("image_std", _CLIP_STD, 3),
+        scale=section.number("rescale_factor", 1 / 255),
+    )
+
+
+def _same(section: Section, key: str, default: int, wanted: int, encoder: str) -> int:
+    """What the folder says of a size that the encoder has in its weights."""
+    found = section.integer(key, default)
+    if found != wanted:
+        raise section.wrong(key, found, f"{wanted}, as the {encoder} encoder has it")
+    return wanted
