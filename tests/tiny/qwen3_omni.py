@@ -253,12 +253,16 @@ def write_qwen3_omni(folder: Path, shape: OmniShape | None = None) -> Path:
 
 
 @torch.no_grad()
-def redraw(model: Any, *, seed: int, spread: float = 0.25) -> None:
+def redraw(model: Any, *, seed: int, spread: float = 0.12) -> None:
     """Draws all weights of a transformers model anew, and makes its codec decoder audible."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.startswith("code2wav."):
             _redraw_codec(name, parameter, generator)
+        elif "embed_tokens" in name or "codec_embedding" in name:  # what was drawn last decides what comes next
+            parameter.normal_(0, 4.0, generator=generator)
+        elif "lm_head" in name or "codec_head" in name:
+            parameter.normal_(0, 0.25, generator=generator)
         elif parameter.dim() >= 2:
             parameter.normal_(0, spread if parameter.dim() < 3 else spread / 2, generator=generator)
     make_audible(model.code2wav, generator)
