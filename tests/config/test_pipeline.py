@@ -97,6 +97,13 @@ def test_a_restriction_names_paths() -> None:
         pipeline(writer(0), endpoint_restrictions=("chat",))
 
 
+@pytest.mark.parametrize("reads", [(), ("smell",), ("text", "latent")])
+def test_a_pipeline_reads_what_callers_can_send(reads: tuple[str, ...]) -> None:
+    """Fault: a misspelt kind of input makes a model that silently refuses it."""
+    with pytest.raises(ConfigError, match=r"reads: .* accepted: one or more of text, image, audio, video"):
+        pipeline(writer(0), reads=reads)
+
+
 def test_all_errors_come_in_one_message() -> None:
     """Fault: an author who repairs one error per run."""
     with pytest.raises(ConfigError) as caught:

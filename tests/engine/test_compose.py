@@ -48,6 +48,15 @@ def test_what_a_pipeline_is_restricted_to_reaches_the_server(folder: Path) -> No
     assert served_model(resolution).endpoints == ()
 
 
+def test_what_a_pipeline_reads_reaches_admission_with_its_bound(folder: Path) -> None:
+    """Fault: a model that sees is served as one that reads text only, or without a bound on what it is shown."""
+    resolution = resolved(str(folder), overrides={"stage_0_max_input_nbytes": 12345})
+    seeing = replace(resolution.pipeline, reads=("text", "image"))
+    served = served_model(replace(resolution, pipeline=seeing))
+    assert (served.reads, served.max_media_nbytes) == (("text", "image"), 12345)
+    assert served_model(resolution).reads == ("text",)
+
+
 def test_inline_stages_are_for_omni_alone(folder: Path) -> None:
     """Fault: a server whose stages it could neither watch nor restart."""
     resolution = resolved(str(folder), overrides={"pipeline": "causal_lm", "inline": True})

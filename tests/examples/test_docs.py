@@ -55,7 +55,7 @@ def test_every_file_that_a_page_points_to_is_there(page: Path) -> None:
 @pytest.mark.weights
 def test_the_python_page_answers(tmp_path: Path) -> None:
     """Fault: the page shows calls or fields that there are not."""
-    whole, streamed = blocks(ROOT / "docs" / "python.md")
+    whole, _message, streamed = blocks(ROOT / "docs" / "python.md")
     short = changed(whole, '"max_tokens": 48', '"max_tokens": 12')
     said = run(f"{short}\nprint(samples.size > 5000, rate)\n", tmp_path)
     assert "True 24000" in said and len(said.split()) > 5

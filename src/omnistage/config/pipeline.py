@@ -16,7 +16,7 @@ from typing import Any, Literal
 from omnistage.config.hooks import hook_fault
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams, StageParams, params_from
-from omnistage.core.request import MODALITIES
+from omnistage.core.request import MODALITIES, READABLE
 
 
 class ExecutionType(StrEnum):
@@ -110,7 +110,9 @@ class PipelineConfig:
 
     `locate` names `locate(model: str) -> Path` for models that are no folder (built-in ones); `fetch` names
     `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` tells the server what
-    the model can do; `endpoint_restrictions` lists the endpoints that can serve it ("/v1/chat/completions"), where not all can.
+    the model can do, `reads` which kinds of input it takes (of core.request.READABLE): a model that reads text only gets contents
+    of messages as one string each, and no media. `endpoint_restrictions` lists the endpoints that can serve it
+    ("/v1/chat/completions"), where not all can.
     `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
     `hf_voices` names `voices(config: Mapping) -> tuple[str, ...]` for models whose config.json lists them; they replace `voices`.
     `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
@@ -127,6 +129,7 @@ class PipelineConfig:
     default_deploy_config_name: str | None = None
     stage_cli_aliases: Mapping[str, int] = field(default_factory=dict)
     voices: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ("text",)
     hf_voices: str | None = None
     locate: str | None = None
     fetch: str | None = None
@@ -165,6 +168,8 @@ def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
     for path in pipeline.endpoint_restrictions:
         if not path.startswith("/v1/"):
             yield f"endpoint_restrictions: {path!r} is not accepted; accepted: paths below /v1/"
+    if not pipeline.reads or not set(pipeline.reads) <= set(READABLE):
+        yield f"reads: {pipeline.reads} is not accepted; accepted: one or more of {', '.join(READABLE)}"
     for name in (pipeline.hf_config_predicate, pipeline.hf_voices, pipeline.locate, pipeline.fetch):
         yield from _hook_errors(name)
 

@@ -16,13 +16,17 @@ from omnistage.core.payload import TensorSpec
 MODALITIES = ("text", "audio", "image", "video", "action", "latent")
 """What a final output can be."""
 
+READABLE = ("text", "image", "audio", "video")
+"""What a model can read."""
+
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
     """A picture, a sound or a video that the model is to read. Its bytes are the caller's: nothing has looked into them.
 
     `data` is an encoded file as it came, unless `array` says that it is raw: [height, width, 3] uint8 for an image, [samples]
     float32 (mono) for audio, [frames, height, width, 3] uint8 for a video. `rate`, of what is raw: samples (audio) or frames
-    (video) per second. `where` is the caller's name for it: "messages[0].content[1].image_url.url", "multi_modal_data.image[0]".
+    (video) per second; None: the model's own. `where` is the caller's name for it: "messages[0].content[1].image_url.url",
+    "multi_modal_data.image[0]".
     """
 
     kind: Literal["image", "audio", "video"]

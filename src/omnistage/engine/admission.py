@@ -1,4 +1,4 @@
-"""From what a caller asks to an `OmniRequest`: every check of a prompt, of modalities and of parameters stands here.
+"""From what a caller asks to an `OmniRequest`: prompts are read in engine.prompts, modalities and parameters are checked here.
 
 Pure, but for the seed and the id that an admitted request is given. Python, the command line and HTTP all come through
 `admit`, so a mistake reads the same everywhere: an InvalidRequestError that names the field and what is accepted.
@@ -10,33 +10,31 @@ the pipeline's constraints. A field goes to the first stage whose kind knows it;
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
-from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
+from omnistage.core.errors import InvalidRequestError
 from omnistage.core.params import MAX_SEED, SamplingParams, StageParams, overlay, params_from
 from omnistage.core.request import OmniRequest, Prompt
+from omnistage.engine.media import MediaReader, read_given
+from omnistage.engine.prompts import read_prompt
 from omnistage.engine.served import ServedModel, ServedStage
 
-SOURCES = ("prompt", "messages", "prompt_token_ids")
-COMMON_KEYS = (*SOURCES, "modalities", "additional_information")
-EXTRA_KEYS = ("prompt_embeds", "multi_modal_data", "mm_processor_kwargs", "negative_prompt", "height", "width")
-ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGE_KEYS = ("role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id")
 MAX_PRIORITY = 2**31 - 1
 _SEED_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a caller asks for. `prompt` is a string, a list of chat messages, or a dict (see `COMMON_KEYS`).
+    """What a caller asks for. `prompt` is a string, a list of chat messages, or a dict (see `prompts.COMMON_KEYS`).
 
     `fields` are parameters that name no stage ("temperature", "voice"). `wants` holds when the prompt names no modalities;
-    None there means everything the model makes. `timeout_s` None is the deployment's own limit.
+    None there means everything the model makes. `timeout_s` None is the deployment's own limit. `read_media` makes media of
+    what stands for them in the prompt; unless another one is given, no file is opened.
     """
 
     prompt: object
@@ -46,11 +44,12 @@ class Ask:
     priority: int = 0
     stream: bool = False
     timeout_s: float | None = None
+    read_media: MediaReader = read_given
 
 
 def admit(model: ServedModel, ask: Ask) -> OmniRequest:
     """The request, complete: its id, seeds and every stage's parameters are settled. Raises InvalidRequestError."""
-    prompt, named = read_prompt(model, ask.prompt)
+    prompt, named = read_prompt(model, ask.prompt, ask.read_media)
     wants = read_modalities(model, ask.wants if named is None else named)
     params = stage_params(model, ask)
     for stage in model.stages:
@@ -68,52 +67,6 @@ def admit(model: ServedModel, ask: Ask) -> OmniRequest:
     )
 
 
-def is_chat(value: object) -> bool:
-    """True for a list of chat messages, which is one prompt, unlike any other list."""
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "role" in item for item in value)
-
-
-# ---- prompts ---------------------------------------------------------------------------------------------------------
-
-
-def read_prompt(model: ServedModel, value: object) -> tuple[Prompt, object]:
-    """The prompt, and the value of its `modalities` key (None where it names none)."""
-    match value:
-        case str():
-            return Prompt(text=_text("prompt", value)), None
-        case list() if is_chat(value):
-            return Prompt(messages=_messages(value)), None
-        case dict():
-            return _prompt_of_dict(model, value), value.get("modalities")
-        case _:
-            raise InvalidRequestError.of("prompt", value, "a string, a list of chat messages, or a dict")
-
-
-def _prompt_of_dict(model: ServedModel, value: dict[str, Any]) -> Prompt:
-    for key in value:
-        if key in EXTRA_KEYS and key not in model.extra_keys:
-            accepted = [name for name in COMMON_KEYS if name != key] + list(model.extra_keys)
-            raise InvalidRequestError(
-                f"{key}: the model {model.name!r} cannot use it; accepted: {', '.join(accepted)}", field=str(key)
-            )
-        if key not in COMMON_KEYS + EXTRA_KEYS:
-            raise InvalidRequestError.unknown(str(key), (*COMMON_KEYS, *model.extra_keys))
-    given = [key for key in SOURCES if value.get(key) is not None]
-    if len(given) != 1:
-        raise InvalidRequestError.of("prompt", sorted(given), f"exactly one of {', '.join(SOURCES)}")
-    information = value.get("additional_information") or {}
-    if not isinstance(information, dict):
-        raise InvalidRequestError.of("additional_information", information, "a dict")
-    match given[0]:
-        case "prompt":
-            return Prompt(text=_text("prompt", value["prompt"]), additional_information=information)
-        case "messages":
-            return Prompt(messages=_messages(value["messages"]), additional_information=information)
-        case _:
-            tokens = _tokens(value["prompt_token_ids"])
-            return Prompt(token_ids=tokens, additional_information=information)
-
-
 def _require_sendable(prompt: Prompt) -> None:
     """What cannot be told to another process is refused here: later it would be the fault of whoever tries to."""
     named = {
@@ -129,83 +82,6 @@ def _require_sendable(prompt: Prompt) -> None:
         except (TypeError, OverflowError, RecursionError) as error:
             accepted = "texts, numbers of at most 64 bits, lists and dicts"
             raise InvalidRequestError(f"{name}: {error}; accepted: {accepted}", field=name) from None
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidRequestError.of(name, value, "a string that is not blank")
-    return value
-
-
-def _tokens(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise InvalidRequestError.of("prompt_token_ids", value, "a list of token ids that is not empty")
-    for token in value:
-        if type(token) is not int or not 0 <= token < 2**31:
-            raise InvalidRequestError.of("prompt_token_ids", token, "integers in [0, 2147483647]")
-    return tuple(value)
-
-
-def _messages(value: object) -> tuple[dict[str, Any], ...]:
-    """Messages with plain text content: content parts are joined, keys that say nothing to a text model are left out."""
-    if not isinstance(value, list | tuple) or not value:
-        raise InvalidRequestError.of("messages", value, "a list of messages that is not empty")
-    messages = tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
-    if not any(message["content"].strip() for message in messages):
-        raise InvalidRequestError.of("messages", [message["content"] for message in messages], "some text")
-    return messages
-
-
-def _message(where: str, message: object) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise InvalidRequestError.of(where, message, "an object with role and content")
-    for key in message:
-        if key not in MESSAGE_KEYS:
-            raise _unknown_key(where, key, MESSAGE_KEYS)
-    for key in ("tool_calls", "tool_call_id"):
-        if message.get(key):
-            raise InvalidRequestError(f"{where}.{key}: tools are not served by this model", field=f"{where}.{key}")
-    role = message.get("role")
-    if role not in ROLES:
-        raise InvalidRequestError.of(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    return {"role": "system" if role == "developer" else role, "content": _content(where, message)}
-
-
-def _content(where: str, message: dict[str, Any]) -> str:
-    match message.get("content"):
-        case str() as text:
-            return text
-        case list() as parts if parts:
-            texts = [_part(f"{where}.content[{index}]", part) for index, part in enumerate(parts)]
-            return "".join(texts)
-        case None if message.get("role") == "assistant":
-            # An answer that was spoken has no content, and its sound is named by an id that nothing is kept for.
-            audio = message.get("audio")
-            return str(audio.get("transcript") or "") if isinstance(audio, dict) else str(message.get("refusal") or "")
-        case other:
-            raise InvalidRequestError.of(f"{where}.content", other, "a string or a list of content parts")
-
-
-def _part(where: str, part: object) -> str:
-    if not isinstance(part, dict):
-        raise InvalidRequestError.of(where, part, "an object with a type")
-    kind = part.get("type")
-    if kind in ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal"):
-        raise InvalidRequestError.of(f"{where}.type", kind, "text, as this model reads text only")
-    if kind != "text":
-        raise InvalidRequestError.of(f"{where}.type", kind, "text")
-    for key in part:
-        if key not in ("type", "text"):
-            raise _unknown_key(where, key, ("type", "text"))
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise InvalidRequestError.of(f"{where}.text", text, "a string")
-    return text
-
-
-def _unknown_key(where: str, key: object, known: Sequence[str]) -> InvalidRequestError:
-    field = shortened(f"{where}.{key}")
-    return InvalidRequestError(f"{field}: unknown field{did_you_mean(str(key), known)}", field=field)
 
 
 # ---- modalities ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import composed
+from omnistage.engine.media import read_local
 
 
 class AsyncOmni:
@@ -34,7 +35,7 @@ class AsyncOmni:
 
         Raises the request's error. Leaving the iterator early aborts the request.
         """
-        ask = Ask(prompt, sampling_params_list, priority=priority, stream=stream)
+        ask = Ask(prompt, sampling_params_list, priority=priority, stream=stream, read_media=read_local)
         outputs = self._engine.generate(ask)
         try:
             async for output in outputs:

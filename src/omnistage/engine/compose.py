@@ -76,11 +76,13 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
     return ServedModel(
         name=resolution.model,
         stages=stages,
+        reads=resolution.pipeline.reads,
         voices=resolution.pipeline.voices,
         voice_aliases=resolution.deploy.voices,
         endpoints=resolution.pipeline.endpoint_restrictions,
         request_timeout_s=resolution.deploy.request_timeout_s,
         max_queued_requests=resolution.deploy.max_queued_requests,
+        max_media_nbytes=min(stage.max_input_nbytes for stage in resolution.stages if not stage.input_sources),
     )
 
 

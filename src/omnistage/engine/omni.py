@@ -21,10 +21,12 @@ from tqdm import tqdm
 
 from omnistage.core.errors import EngineClosedError, ErrorInfo, InvalidRequestError, OmniError, StageUnavailableError
 from omnistage.core.output import OmniRequestOutput
-from omnistage.engine.admission import Ask, is_chat, stage_params
+from omnistage.engine.admission import Ask, stage_params
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import composed
+from omnistage.engine.media import read_local
 from omnistage.engine.outputs import failed_output
+from omnistage.engine.prompts import is_chat
 from omnistage.runtime.base import Runtime, RuntimeStatus
 
 T = TypeVar("T")
@@ -80,7 +82,9 @@ class Omni:
         parts as they come; `metrics["prompt_index"]` of each part, and of each output, says whose it is. Raises
         InvalidRequestError for parameters that are wrong for every prompt.
         """
-        asks = [Ask(prompt, sampling_params_list, stream=stream) for prompt in prompts_of(prompts)]
+        asks = [
+            Ask(prompt, sampling_params_list, stream=stream, read_media=read_local) for prompt in prompts_of(prompts)
+        ]
         if not self._end.alive:
             raise EngineClosedError("this Omni is closed")
         if sampling_params_list is not None:

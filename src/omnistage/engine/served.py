@@ -12,6 +12,9 @@ from typing import Any
 
 from omnistage.core.params import StageParams
 
+MEDIA_KEYS = ("multi_modal_data", "mm_processor_kwargs")
+"""The keys of a prompt that only a model has a use for that reads more than text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedStage:
@@ -27,24 +30,28 @@ class ServedStage:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """`voice_aliases` maps other services' voice names to names in `voices`. `reads` lists the input modalities.
-    `extra_keys` are the prompt keys beyond the common ones that this pipeline can use. `endpoints` are the paths that can serve
-    it; without any, all can."""
+    """`voice_aliases` maps other services' voice names to names in `voices`. `reads` lists the input modalities; the media of one
+    prompt may have `max_media_nbytes` together. `endpoints` are the paths that can serve it; without any, all can."""
 
     name: str
     stages: tuple[ServedStage, ...]
     reads: tuple[str, ...] = ("text",)
     voices: tuple[str, ...] = ()
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
-    extra_keys: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
     request_timeout_s: float = 600.0
     max_queued_requests: int = 256
+    max_media_nbytes: int = 256 * 2**20
 
     @property
     def modalities(self) -> tuple[str, ...]:
         """What the model makes, in the pipeline's order, each once."""
         return tuple(dict.fromkeys(stage.makes for stage in self.stages if stage.makes is not None))
+
+    @property
+    def prompt_keys(self) -> tuple[str, ...]:
+        """The keys of a prompt, beyond those that all models know, that mean something to this one."""
+        return () if self.reads == ("text",) else MEDIA_KEYS
 
     def maker(self, modality: str) -> ServedStage:
         """The first stage that makes `modality`, which must be one of `modalities`."""
