@@ -156,3 +156,16 @@ def test_a_chunk_put_together_from_bytes_is_the_plain_object(include_usage: bool
         logprobs_object(CompletionOutput(3, logprobs=(entry,))),
     )
     assert data == event(begun) + event(spoken)
+
+
+@pytest.mark.parametrize(("audio_id", "expected"), [("audio_1", "length"), (None, "stop")])
+def test_speech_that_was_cut_shows_although_its_text_is_whole(audio_id: str | None, expected: str) -> None:
+    """Fault: half of an answer is spoken and the reply says that it came to its natural end."""
+    frame = ChatFrame("c", 100, "m", audio_id=audio_id)
+    text = CompletionOutput(0, "a", finish_reason="stop")
+    state = ChatStreamState(frame)
+    chunks = read(state.text(text), state.end(ended("length"), Usage()))
+    assert chunks[-1]["choices"][0]["finish_reason"] == expected
+    whole = OmniRequestOutput("r", 0, "text", finished=True, finish_reason="length", outputs=(text,))
+    sound = None if audio_id is None else b""
+    assert completion_object(frame, whole, sound, Usage())["choices"][0]["finish_reason"] == expected

@@ -87,7 +87,7 @@ class ChatStreamState:
         if self.frame.audio_id is not None:
             events.append(self._choice(0, {"audio": {"expires_at": self.frame.expires_at}}))
         for index in sorted(self.finish_reasons):
-            reason = openai_reason(self.finish_reasons[index] or output.finish_reason)
+            reason = openai_reason(_reason(self.frame, self.finish_reasons[index], output))
             events.append(self._choice(index, {}, finish_reason=reason))
         if self.frame.include_metrics:
             events.append(b'%b],"metrics":%b%b' % (self._head, encode(metrics_object(output)), self._tail[1:]))
@@ -158,7 +158,7 @@ def _choice(
         "index": completion.index,
         "message": message,
         "logprobs": logprobs_object(completion),
-        "finish_reason": openai_reason(completion.finish_reason or output.finish_reason),
+        "finish_reason": openai_reason(_reason(frame, completion.finish_reason, output)),
     }
 
 
@@ -169,6 +169,12 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+
+
+def _reason(frame: ChatFrame, of_text: str | None, output: OmniRequestOutput) -> str | None:
+    """Why a choice ended. Speech has stages of its own: where one of them was cut, the answer is, although its text is whole."""
+    is_cut = frame.audio_id is not None and output.finish_reason == "length"
+    return "length" if is_cut else of_text or output.finish_reason
 
 
 def openai_reason(reason: str | None) -> str:
