@@ -23,6 +23,12 @@ def test_a_prompt_with_media_survives_the_way_to_a_stage() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=OmniRequest) == request
 
 
+def test_bytes_of_media_stand_in_no_text() -> None:
+    """Fault: a log line, or the message of an error, holds a video."""
+    prompt = Prompt(text="a", media=(Media(kind="video", data=b"x" * 10**6, where="messages[0]"),))
+    assert len(repr(prompt)) < 500 and "1000000 bytes" in repr(prompt)
+
+
 def test_a_prompt_of_text_has_no_media() -> None:
     """Fault: prompts share one dict of options."""
     first, second = Prompt(text="one"), Prompt(text="two")

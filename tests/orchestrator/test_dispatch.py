@@ -1,9 +1,11 @@
 """When and where a stage gets a request."""
 
-from omnistage.core.request import OmniRequest
+import msgspec
+
+from omnistage.core.request import Media, OmniRequest, Prompt
 from omnistage.orchestrator.plan import Limits
-from omnistage.wire.messages import Cancel, Feed, Submit
-from tests.orchestrator.traces import Trace, edge, kinds, of, ref, stage
+from omnistage.wire.messages import Arrived, Cancel, Feed, Submit
+from tests.orchestrator.traces import Trace, edge, kinds, of, ref, request, stage
 
 
 def submitted(commands: list) -> list[tuple[str, int]]:
@@ -19,6 +21,31 @@ def test_a_downstream_stage_is_submitted_with_its_first_item() -> None:
     (submit,) = of(Submit, told)
     assert (submit.stage_id, submit.active_targets, submit.windows) == (1, (-1,), {-1: 8})
     assert kinds(given.emit(0, 1, 1, ref(2))) == ["Feed"]
+
+
+def test_media_go_to_the_stages_that_prepare_them() -> None:
+    """Fault: every stage of a pipeline gets a copy of every video."""
+    given = Trace(stage(0), stage(1, "audio"), edge(0, 1))
+    seen = request("r", ("audio",))
+    prompt = Prompt(text="a", media=(Media(kind="video", data=b"x" * 100),), mm_processor_kwargs={"a": True})
+    seen = msgspec.structs.replace(seen, prompt=prompt)
+    (first,) = of(Submit, given.handle(Arrived(now=0.0, request=seen)))
+    assert first.request == seen
+    (second,) = of(Submit, given.emit(0, 1, 0, ref(1)))
+    assert second.request == msgspec.structs.replace(seen, prompt=msgspec.structs.replace(prompt, media=()))
+
+
+def test_a_request_that_begins_again_has_its_media() -> None:
+    """Fault: what one stage had no use for is gone when another begins anew."""
+    given = Trace(stage(0, "text"))
+    seen = request()
+    prompt = Prompt(text="a", media=(Media(kind="video", data=b"x" * 100),))
+    seen = msgspec.structs.replace(seen, prompt=prompt)
+    given.handle(Arrived(now=0.0, request=seen))
+    given.down("p0")
+    given.tick(1.0)
+    (again,) = of(Submit, given.up("p0", epoch=2))
+    assert (again.request, again.attempt) == (seen, 2)
 
 
 def test_an_edge_that_does_not_stream_has_no_window_and_feeds_its_one_payload() -> None:

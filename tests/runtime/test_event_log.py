@@ -8,9 +8,23 @@ import pytest
 
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.payload import PayloadRef
+from omnistage.core.request import Media, OmniRequest, Prompt
+from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import EdgePlan, OrchestratorConfig, StagePlan
 from omnistage.runtime.event_log import EventLog, cut_of, read_head, read_log, replay
-from omnistage.wire.messages import Command, Emitted, Event, Release, Reported, StartReplica, Tick, WakeAt
+from omnistage.wire.messages import (
+    Arrived,
+    Command,
+    Emitted,
+    Event,
+    Release,
+    ReplicaUp,
+    Reported,
+    StartReplica,
+    Submit,
+    Tick,
+    WakeAt,
+)
 
 CONFIG = OrchestratorConfig(
     (StagePlan(3, "thinker", "main", final_output_type="text"),), (EdgePlan(3, 4),), {"main": 2}
@@ -57,6 +71,23 @@ def test_events_and_commands_survive_the_file(path: Path) -> None:
     entries = list(read_log(path))
     assert [type(entry.event) for entry in entries] == [type(None), Tick, Reported]
     assert entries[2].commands == [Release(ref=REF)]
+
+
+def test_of_media_only_their_size_is_recorded_and_the_record_replays(tmp_path: Path) -> None:
+    """Fault: a record fills up with videos; or it no longer replays, as the machine is told of other bytes than it was."""
+    prompt = Prompt(text="a", media=(Media(kind="video", data=b"x" * 10**6, where="messages[0]"),))
+    arrived = Arrived(now=1.0, request=OmniRequest(request_id="r", prompt=prompt, wants=("text",), stage_params={}))
+    log, machine = EventLog(tmp_path / "log", CONFIG), Orchestrator(CONFIG)
+    log.record(0.0, None, machine.start(0.0))
+    up = ReplicaUp(now=0.5, process="main", replica=0, epoch=1, capacity={3: 1})
+    for event in (up, arrived):
+        log.record(event.now, event, machine.handle(event))
+    log.close()
+    assert (tmp_path / "log").stat().st_size < 10_000
+    *_, last = read_log(tmp_path / "log")
+    (submit,) = [command for command in last.commands if isinstance(command, Submit)]
+    assert submit.request.prompt.media == (Media(kind="video", data=b"1000000 bytes", where="messages[0]"),)
+    assert replay(tmp_path / "log", Orchestrator).difference is None
 
 
 def test_the_head_holds_all_that_the_machine_was_made_of(path: Path) -> None:

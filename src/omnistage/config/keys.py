@@ -186,6 +186,11 @@ _STAGE_KEYS = (
     _stage("lookahead", Integer(0, 1024), "Requests beyond max_num_seqs that a replica holds ready."),
     _stage("max_num_seqs", _COUNT, "Requests that run at once in a replica."),
     _stage("max_input_nbytes", Integer(1, 2**40), "Bytes of inputs that one request may hold in a stage."),
+    _stage(
+        "processor_memory_nbytes",
+        Integer(2**20, 2**50),
+        "Bytes of memory that a helper process may take to prepare one request, which fails where they do not suffice.",
+    ),
     _stage("start_timeout_s", _SECONDS, "A replica that is not ready by then is started anew."),
     _stage("first_step_timeout_s", _SECONDS, "As step_timeout_s, for the first step."),
     _stage("step_timeout_s", _SECONDS, "A replica whose step takes longer is killed."),

@@ -42,7 +42,8 @@ class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that every kind has. Sizes in bytes, times in seconds.
 
     `model_path` is the folder of the stage's own files, `tokenizer_path` that of its tokenizer; `input_window` is how
-    many prepared inputs of one request may wait unused, `processor_workers` how many helper processes prepare them.
+    many prepared inputs of one request may wait unused, `processor_workers` how many helper processes prepare them, each of which
+    may take `processor_memory_nbytes` of memory for one request.
     """
 
     stage_id: int
@@ -67,6 +68,7 @@ class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     max_input_nbytes: int = 256 * 2**20
     input_window: int = 4
     processor_workers: int = 0
+    processor_memory_nbytes: int = 4 * 2**30
     start_timeout_s: float = 300.0
     first_step_timeout_s: float = 300.0
     step_timeout_s: float = 60.0

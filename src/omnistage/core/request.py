@@ -35,6 +35,9 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     where: str = ""
 
+    def __repr__(self) -> str:
+        return f"Media({self.kind}, {len(self.data)} bytes, {self.array}, {self.rate}, {self.where!r})"  # bytes fill no log
+
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller gave: exactly one of `text`, `messages` (chat), `token_ids`.
@@ -68,6 +71,13 @@ class OmniRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     timeout_s: float = 600.0
     group_id: str | None = None
+
+
+def without_media(request: OmniRequest) -> OmniRequest:
+    """The request as those have it who have no use for the bytes of its media."""
+    if not request.prompt.media:
+        return request
+    return msgspec.structs.replace(request, prompt=msgspec.structs.replace(request.prompt, media=()))
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ until it is clear. The oldest of all can always go on.
 
 from __future__ import annotations
 
+from omnistage.core.request import without_media
 from omnistage.orchestrator.edges import EdgeState, Item
 from omnistage.orchestrator.pool import SlotState, WorkerState
 from omnistage.orchestrator.requests import RequestState, RunStatus
@@ -49,13 +50,14 @@ def _submit(state: MachineState, request: RequestState, stage_id: int, worker: W
     slot = SlotState(request.request_id, attempt.number, stage_id, request.order)
     worker.slots[slot.key] = slot
     outgoing = attempt.outgoing(stage_id)
+    is_entry = stage_id in request.graph.entries
     state.tell(
         Submit(
             process=worker.process,
             replica=worker.index,
             epoch=worker.epoch,
             stage_id=stage_id,
-            request=request.request,
+            request=request.request if is_entry else without_media(request.request),
             attempt=attempt.number,
             order=request.order,
             active_targets=tuple(edge.plan.target for edge in outgoing),

@@ -2,8 +2,8 @@
 
 What was recorded replays: a fresh machine of the same configuration gives the same commands for the same events. Knows nothing
 of what events mean. The file is for people who look for a fault; it holds requests in clear text, so only its owner may read it.
-It ends, and says so in a last line, before it is larger than its bound: a replay needs the beginning, so the beginning is what
-is kept. Times are seconds of the recording host's monotonic clock.
+Of media it holds no more than how large they are. It ends, and says so in a last line, before it is larger than its bound: a
+replay needs the beginning, so the beginning is what is kept. Times are seconds of the recording host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.runtime.base import Machine
-from omnistage.wire.messages import Command, Event
+from omnistage.wire.messages import Arrived, Command, Event, Submit
+
+M = TypeVar("M")
 
 FORMAT = 2
 """Of the file; a reader refuses any other."""
@@ -72,7 +74,9 @@ class EventLog:
 
     def record(self, now: float, event: Event | None, commands: list[Command]) -> None:
         if not self._broken:
-            self._write(LogEntry(now=now, event=event, commands=commands))
+            self._write(
+                LogEntry(now=now, event=_recorded(event), commands=[_recorded(command) for command in commands])
+            )
 
     def _write(self, line: LogHead | LogEntry) -> None:
         data = self._encoder.encode(line) + b"\n"
@@ -89,6 +93,16 @@ class EventLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _recorded(message: M) -> M:
+    """A message as it is recorded: of media only how large they are. No machine looks at more, so the record replays."""
+    if not isinstance(message, Arrived | Submit) or not message.request.prompt.media:
+        return message
+    prompt = message.request.prompt
+    media = tuple(msgspec.structs.replace(held, data=b"%d bytes" % len(held.data)) for held in prompt.media)
+    request = msgspec.structs.replace(message.request, prompt=msgspec.structs.replace(prompt, media=media))
+    return msgspec.structs.replace(message, request=request)
 
 
 def read_head(path: Path) -> LogHead:

@@ -3,10 +3,12 @@
 p-exit   the process dies at once          p-hang   nothing comes of it           p-sleep  it takes a quarter second
 p-refuse the request is refused            p-odd    a value that cannot travel    p-once   dies where the model's folder has
 p-arrays tensors and every kind of plain data              no mark of it yet, and is prepared the next time
-p-where  tells the process and its modules
+p-where  tells the process and its modules                p-limits tells what it may take of the machine
+p-fill   asks for a gigabyte of memory
 """
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -48,14 +50,12 @@ class Words:
                 raise InvalidRequestError.of("prompt", word, "any other word")
             case "p-odd":
                 return {"word": ("a", "tuple")}
-            case "p-arrays":
-                return arrays()
             case "p-where":
                 return {"word": word, "pid": os.getpid(), "torch": "torch" in sys.modules}
             case "p-once" if not self._mark.exists():
                 self._mark.touch()
                 os._exit(3)
-        return {"word": word}
+        return TOLD[word]() if word in TOLD else {"word": word}
 
 
 def arrays() -> dict[str, Any]:
@@ -68,6 +68,26 @@ def arrays() -> dict[str, Any]:
         "own": Tensor.of(np.array([1.5, -2.0])),
         "plain": {"list": [1, 2.5, None, True, "x", b"\x00"], "dict": {}},
     }
+
+
+def limits() -> dict[str, Any]:
+    """Seconds of processor time and bytes, used and allowed, of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return {
+        "word": "p-limits",
+        "used_s": used.ru_utime + used.ru_stime,
+        "most_s": resource.getrlimit(resource.RLIMIT_CPU)[0],
+        "held_nbytes": pages * resource.getpagesize(),
+        "most_nbytes": resource.getrlimit(resource.RLIMIT_AS)[0],
+    }
+
+
+def filled() -> dict[str, Any]:
+    return {"word": "p-fill", "nbytes": len(bytes(2**30))}
+
+
+TOLD = {"p-arrays": arrays, "p-limits": limits, "p-fill": filled}
 
 
 def load_words(config: StageConfig) -> Words:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,39 @@ def test_a_processor_that_hangs_is_killed(tmp_path: Path) -> None:
     assert "step_timeout_s" in hung.message
     assert fine.value[0].data == {"word": "fine"}
     stage.end()
+
+
+def test_a_request_that_asks_for_too_much_memory_fails_alone(tmp_path: Path) -> None:
+    """Fault: a few bytes that unfold into gigabytes take the machine down, or the helper and who comes next."""
+    stage = Stage(tmp_path, processor_memory_nbytes=64 * 2**20)
+    try:
+        stage.submit("p-fill", "large", 0)
+        stage.submit("one", "next", 1)
+        stage.until(lambda: len(stage.mail) == 2)
+        error = stage.mail["large"].error
+        assert error is not None
+        assert (error.code, error.field) == ("payload_too_large", "the request")
+        assert "67108864 bytes (processor_memory_nbytes)" in error.message
+        assert stage.mail["next"].error is None
+        assert stage.runner.gauges()["helper_restarts_total"] == 0
+    finally:
+        stage.runner.close()
+
+
+def test_time_and_memory_are_bounded_anew_for_every_request(tmp_path: Path) -> None:
+    """Fault: what earlier requests have used up ends a later one; or nothing is bounded at all."""
+    stage = Stage(tmp_path, step_timeout_s=7.0, threads=2, processor_memory_nbytes=2**30)
+    try:
+        for name in ("first", "second"):
+            stage.submit("p-limits", name)
+            stage.until(partial(stage.mail.__contains__, name))
+            prepared = stage.mail[name].prepared
+            assert prepared is not None
+            told = prepared.value[0].data
+            assert 14 < told["most_s"] - told["used_s"] <= 16.1
+            assert told["held_nbytes"] < told["most_nbytes"] <= told["held_nbytes"] + 2**30
+    finally:
+        stage.runner.close()
 
 
 def test_a_prompt_of_megabytes_goes_there_and_back(stage: Stage) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from omnistage.config.stage import StageConfig
 from omnistage.core.errors import BrokenCheckpointError, ErrorInfo, InvalidRequestError
+from omnistage.core.request import Media, OmniRequest
 from omnistage.modeling.protocols import StageInput
 from omnistage.stages.host import Prepared
 from omnistage.stages.prepare.coding import encode
@@ -37,6 +38,7 @@ class FakeHelper:
         self.pidfd = os.eventfd(0, os.EFD_NONBLOCK)
         self.pid = 2**22 + self.pidfd  # nobody's
         self.asked: list[str] = []
+        self.told: list[OmniRequest] = []
         self.killed = self.closed = self.is_silent = False
         self._said: list[bytes] = []
 
@@ -45,7 +47,8 @@ class FakeHelper:
         self._theirs.send(b"x")
 
     def send(self, data: bytes) -> None:
-        self.asked.append(msgspec.msgpack.decode(data[8:], type=Prepare).request.prompt.text or "")
+        self.told.append(msgspec.msgpack.decode(data[8:], type=Prepare).request)
+        self.asked.append(self.told[-1].prompt.text or "")
 
     def flush(self) -> bool:
         return False
@@ -267,6 +270,18 @@ def test_a_processor_that_cannot_be_loaded_is_the_stages_failure() -> None:
     stage.says(stage.helpers[0], HelperFailed(error=ErrorInfo.of(error)))
     assert [(type(found), str(found)) for found in stage.failures] == [(BrokenCheckpointError, "no tokenizer")]
     stage.end()
+
+
+def test_media_end_where_they_are_prepared(stage: Stage) -> None:
+    """Fault: the bytes of every open request's videos lie in the stage until it has ended, or never reach the helper."""
+    request = request_of("one", "r")
+    prompt = msgspec.structs.replace(request.prompt, media=(Media(kind="video", data=b"x" * 10**6),))
+    request = msgspec.structs.replace(request, prompt=prompt)
+    stage.runner.submit(Submit(**WHERE, stage_id=0, request=request, attempt=1, order=(0, 0), active_targets=(CLIENT,)))
+    assert stage.helpers[0].told[0] == request
+    stage.says(stage.helpers[0], made("one"))
+    (mail,) = stage.mail
+    assert mail.submit.request.prompt == msgspec.structs.replace(prompt, media=())
 
 
 def test_a_refusal_keeps_its_kind_and_field(stage: Stage) -> None:

@@ -2,7 +2,8 @@
 
 Loads its stage's processor and nothing else (no model; no torch, unless the processor needs it), then answers one request after
 another over the socket DESCRIPTOR. Ends at end-of-file there, and with its parent, the worker, however that dies. Signals of a
-terminal or a process group are ignored: the worker decides. What the processor raises is the answer to that request.
+terminal or a process group are ignored: the worker decides. What the processor raises is the answer to that request. How much
+memory and time a request may take is bounded (prepare.bounds).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import RepeatableProcessor
 from omnistage.obs.log import configure_logging
 from omnistage.obs.process import signal_at_parents_death
+from omnistage.stages.prepare.bounds import bound_memory, bound_time
 from omnistage.stages.prepare.coding import encode
 from omnistage.stages.prepare.messages import (
     SLACK_NBYTES,
@@ -51,6 +53,7 @@ def serve(line: socket.socket) -> None:
     except Exception as error:  # noqa: BLE001 - whatever a family's loader raises is why it cannot be loaded
         line.sendall(frame(HelperFailed(error=ErrorInfo.of(error, stage=config.model_stage))))
         return
+    bound_memory(config.processor_memory_nbytes)
     say: FromHelper = HelperReady()
     while True:
         line.sendall(frame(say))
@@ -63,6 +66,7 @@ def serve(line: socket.socket) -> None:
 def answer(config: StageConfig, processor: Any, request: OmniRequest) -> Answer:
     """What the processor makes of a request, or why nothing."""
     begun_s = time.monotonic()
+    bound_time(config.step_timeout_s * config.threads)
     try:
         made = processor(request)
         took_s = time.monotonic() - begun_s
@@ -72,6 +76,10 @@ def answer(config: StageConfig, processor: Any, request: OmniRequest) -> Answer:
             accepted = f"at most {config.max_input_nbytes} (max_input_nbytes)"
             raise PayloadTooLargeError(f"{told}; accepted: {accepted}", field="the request")
         repeatable = isinstance(processor, RepeatableProcessor) and processor.depends_on_prompt_alone(request.prompt)
+    except MemoryError:
+        told = f"the request: preparing it takes more memory than {config.processor_memory_nbytes} bytes"
+        error = PayloadTooLargeError(f"{told} (processor_memory_nbytes)", field="the request")
+        return Answer(error=ErrorInfo.of(error, stage=config.model_stage), took_s=time.monotonic() - begun_s)
     except Exception as error:  # noqa: BLE001 - whatever a processor makes of a request is that request's fault
         return Answer(error=ErrorInfo.of(error, stage=config.model_stage), took_s=time.monotonic() - begun_s)
     return Answer(value=value, repeatable=repeatable, took_s=took_s)

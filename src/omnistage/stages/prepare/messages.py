@@ -90,6 +90,7 @@ class FrameState:
                 raise ValueError(f"a message of {end} bytes; accepted: at most {self._limit_nbytes}")
             if len(self._held) < end:
                 break
-            complete.append(bytes(self._held[LENGTH_NBYTES:end]))
+            with memoryview(self._held) as held:
+                complete.append(bytes(held[LENGTH_NBYTES:end]))
             del self._held[:end]
         return complete

@@ -303,7 +303,7 @@ class PrepareRunner:
         if job is None:
             return
         if answer.error is not None:
-            self._post(Prepared(job.submit, error=answer.error))
+            self._post(Prepared(job.submit_of_stage, error=answer.error))
             return
         if answer.repeatable:
             self._cache.put(job.key, answer.value)
@@ -321,10 +321,10 @@ class PrepareRunner:
         except Exception as error:  # noqa: BLE001 - what cannot be read is its request's failure
             self._fail(job, error)
         else:
-            self._post(Prepared(job.submit, made))
+            self._post(Prepared(job.submit_of_stage, made))
 
     def _fail(self, job: JobState, error: Exception) -> None:
-        self._post(Prepared(job.submit, error=ErrorInfo.of(error, stage=self._config.model_stage)))
+        self._post(Prepared(job.submit_of_stage, error=ErrorInfo.of(error, stage=self._config.model_stage)))
 
     @property
     def _told(self) -> dict[str, str]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
+import msgspec
+
+from omnistage.core.request import without_media
 from omnistage.wire.messages import Submit
 
 MOST_DEATHS = 2
@@ -31,6 +34,11 @@ class JobState:
     @property
     def request_id(self) -> str:
         return self.submit.request.request_id
+
+    @property
+    def submit_of_stage(self) -> Submit:
+        """What the stage itself is told: media have done their part when they are prepared."""
+        return msgspec.structs.replace(self.submit, request=without_media(self.submit.request))
 
 
 def _order(job: JobState) -> tuple[int, int]:
