@@ -98,3 +98,15 @@ def test_a_part_of_a_model_is_read_by_prefix_from_the_files_that_hold_it(
     assert weight_files(tmp_path, "vocoders.") == [tmp_path / "two.safetensors"]
     with expect_broken("absent.safetensors"):
         weight_files(tmp_path, "talker.")
+
+
+def test_parts_of_tensors_and_tensors_of_others(tmp_path: Path) -> None:
+    """Fault: an expert gets the weights of the one before it; a module's tensors are looked for under their full names."""
+    save_file({"a.x": torch.arange(6.0).view(2, 3), "a.y": torch.ones(1), "b.x": torch.ones(100)}, tmp_path / WEIGHTS)
+    reader = WeightsReader(tmp_path, torch.float32, "a.")
+    assert reader.read_part("x", [2, 3], 1).tolist() == [3.0, 4.0, 5.0]
+    assert reader.read_any("x").shape == (2, 3)
+    assert reader.names("") == ["x", "y"]
+    assert reader.names("y") == ["y"]
+    with expect_broken("a.x has shape [2, 3]"):
+        reader.read_part("x", [3, 3], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.modeling.decoder import Decoder, decoder_shape, load_decoder
+from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.decoder import Decoder, DecoderNames, decoder_shape, load_decoder, read_decoder
 from omnistage.modeling.kernels.native import KernelOps
 from omnistage.modeling.linear import Layout, PanelLinear, PlainLinear, in_panels
 from tests.tiny.checkpoints import VOCAB_SIZE
@@ -141,3 +142,57 @@ def test_weights_that_do_not_fit_are_named(checkpoint: Callable[[str], Path], tm
     save_file({**weights, name: torch.ones(1, 1)}, tmp_path / "model.safetensors")
     with pytest.raises(BrokenCheckpointError, match=rf"{name} has shape \[1, 1\]"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_decoder_among_others_reads_its_own_tensors(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fused: bool
+) -> None:
+    """Fault: a stage reads the weights of another, or cannot read experts that are one tensor."""
+    source = checkpoint("qwen3_moe")
+    expected = run_whole(load(source), IDS)
+    weights = load_file(source / "model.safetensors")
+    named = {name.replace("model.", "own.body.").replace("lm_head", "own.head"): one for name, one in weights.items()}
+    named = {name.replace("embed_tokens", "table"): one for name, one in named.items()}
+    if is_fused:
+        named = fused(named)
+    save_file(named | {"other.body.norm.weight": torch.ones(10**4)}, tmp_path / "model.safetensors")
+    shape = decoder_shape(json.loads((source / "config.json").read_text()))
+    assert shape is not None
+    reader, read = WeightsReader(tmp_path, torch.float32, "own."), set[str]()
+    stored = reader._stored
+
+    def watched(name: str, size: Sequence[int]) -> torch.Tensor:
+        read.add(name)
+        return stored(name, size)
+
+    monkeypatch.setattr(reader, "_stored", watched)
+    model = read_decoder(reader, shape, names=DecoderNames("body.", "table", "head"))
+    assert torch.allclose(run_whole(model, IDS).logits, expected.logits, atol=1e-5)
+    assert read == {name.removeprefix("own.") for name in named if name.startswith("own.")}
+
+
+def fused(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same with the experts of a layer as one tensor."""
+    made = {name: one for name, one in weights.items() if ".experts." not in name}
+    layers = {name.split("experts.")[0] for name in weights if ".experts." in name}
+    for layer in layers:
+        count = sum(name.startswith(f"{layer}experts.") and "up_proj" in name for name in weights)
+        part = "{}experts.{}.{}_proj.weight".format
+        gate_up = [torch.cat([weights[part(layer, index, name)] for name in ("gate", "up")]) for index in range(count)]
+        made[f"{layer}experts.gate_up_proj"] = torch.stack(gate_up)
+        down = [weights[part(layer, index, "down")] for index in range(count)]
+        made[f"{layer}experts.down_proj"] = torch.stack(down)
+    return made
+
+
+def test_a_mixture_is_computed_in_one_call(checkpoint: Callable[[str], Path], kernels: KernelOps) -> None:
+    """Fault: a decoder with experts falls back to a call for every operation of every layer."""
+
+    class Counted(KernelOps):
+        def attention_block(self, *given: Any) -> torch.Tensor:
+            raise AssertionError("an operation by itself")
+
+    ops = Counted(kernels.path)
+    step = run_whole(load(checkpoint("qwen3_moe"), layout="panels"), IDS, ops=ops)
+    assert torch.isfinite(step.logits).all()

@@ -11,7 +11,8 @@ from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.step import ARStep, BlockTable, StepRows
 from omnistage.stages.ar.runner import cache_shape
 
-BLOCK = 8
+BLOCK = 16
+"""What kernels serve: a whole number of vectors."""
 
 
 def run_whole(

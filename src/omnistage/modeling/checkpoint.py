@@ -40,7 +40,7 @@ class WeightsReader:
 
     def __init__(self, folder: Path, dtype: torch.dtype, prefix: str = "") -> None:
         self._dtype = dtype
-        self._folder = folder
+        self.folder = folder
         self._prefix = prefix
         self._readers: dict[str, Any] = {}
         self._read_nbytes = 0
@@ -55,6 +55,11 @@ class WeightsReader:
                     self._readers[name] = reader
                     self._total_nbytes += reader.get_tensor(name).nbytes  # mapped: only its header is read
 
+    def names(self, under: str) -> list[str]:
+        """Names that begin so, in order."""
+        names = sorted(name.removeprefix(self._prefix) for name in self._readers)
+        return [name for name in names if name.startswith(under)]
+
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._readers
 
@@ -62,6 +67,21 @@ class WeightsReader:
         """The tensor `name` in this reader's dtype; it must have `shape`."""
         stored = self._stored(name, shape)
         converted = stored.to(self._dtype)
+        self._took(stored)
+        return converted
+
+    def read_any(self, name: str) -> torch.Tensor:
+        """A tensor whose shape somebody else checks."""
+        name = self._prefix + name
+        stored: torch.Tensor = self._readers[name].get_tensor(name)
+        converted = stored.to(self._dtype, copy=True)
+        self._took(stored)
+        return converted
+
+    def read_part(self, name: str, shape: Sequence[int], index: int) -> torch.Tensor:
+        """Entry `index` along the first axis of the tensor `name`, which must have `shape`."""
+        stored = self._stored(name, shape)[index]
+        converted = stored.to(self._dtype, copy=True)
         self._took(stored)
         return converted
 
@@ -86,9 +106,9 @@ class WeightsReader:
     def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         name = self._prefix + name
         if name not in self._readers:
-            raise BrokenCheckpointError(f"{self._folder}: the weights have no tensor {name}")
+            raise BrokenCheckpointError(f"{self.folder}: the weights have no tensor {name}")
         tensor: torch.Tensor = self._readers[name].get_tensor(name)
         if tuple(tensor.shape) != tuple(shape):
             found, wanted = list(tensor.shape), list(shape)
-            raise BrokenCheckpointError(f"{self._folder}: tensor {name} has shape {found}, {CONFIG} asks for {wanted}")
+            raise BrokenCheckpointError(f"{self.folder}: tensor {name} has shape {found}, {CONFIG} asks for {wanted}")
         return tensor

@@ -21,10 +21,12 @@ from omnistage.modeling.checkpoint import WeightsReader
 from omnistage.modeling.kernels.blocks import (
     AttentionWeights,
     DecoderWeights,
+    ExpertsWeights,
     GatedWeights,
     HeadNorms,
     LayerWeights,
     Mlp,
+    SharedExpert,
 )
 from omnistage.modeling.linear import Layout, Linear, PanelLinear, PlainLinear, embedded, laid_out
 from omnistage.modeling.mlp import ExpertsMlp, GatedMlp
@@ -44,11 +46,14 @@ class ExpertsShape:
     normalised: bool
     dense_layers: frozenset[int]
     """Layers that have one MLP instead."""
+    shared_size: int = 0
+    """Width of an expert of all rows; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """The configuration fields of the same meaning in config.json; `rope_theta` is the base of the rotary frequencies."""
+    """The configuration fields of the same meaning in config.json; `rope_theta` is the base of the rotary frequencies,
+    `rope_sections` are their planes by position (see RotationCache)."""
 
     vocab_size: int
     hidden_size: int
@@ -61,6 +66,7 @@ class DecoderShape:
     rms_norm_eps: float
     rope_theta: float
     tied_embeddings: bool
+    rope_sections: tuple[int, ...] | None = None
     experts: ExpertsShape | None = None
 
 
@@ -76,6 +82,7 @@ def decoder_shape(settings: Mapping[str, Any]) -> DecoderShape | None:
         and not settings.get("mlp_bias")
         and not settings.get("quantization_config")
         and settings.get("partial_rotary_factor", 1.0) == 1.0
+        and rope.get("mrope_interleaved", True)
         and set(settings.get("layer_types") or ["full_attention"]) == {"full_attention"}
     )
     if not is_plain:
@@ -93,6 +100,7 @@ def decoder_shape(settings: Mapping[str, Any]) -> DecoderShape | None:
         rms_norm_eps=float(settings["rms_norm_eps"]),
         rope_theta=float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0),
         tied_embeddings=bool(settings.get("tie_word_embeddings", False)),
+        rope_sections=tuple(map(int, rope["mrope_section"])) if rope.get("mrope_section") else None,
         experts=_experts_shape(settings),
     )
 
@@ -111,6 +119,7 @@ def _experts_shape(settings: Mapping[str, Any]) -> ExpertsShape | None:
         intermediate_size=int(settings["moe_intermediate_size"]),
         normalised=bool(settings.get("norm_topk_prob", False)),
         dense_layers=frozenset(layer for layer in layers if layer in named or (layer + 1) % step),
+        shared_size=int(settings.get("shared_expert_intermediate_size") or 0),
     )
 
 
@@ -122,7 +131,7 @@ class Decoder:
         self.dtype = weights.final_norm.dtype
         self.device = weights.final_norm.device
         self._weights = weights
-        self._rotations = RotationCache(shape.head_dim, shape.rope_theta, self.device)
+        self._rotations = RotationCache(shape.head_dim, shape.rope_theta, self.device, shape.rope_sections)
 
     @property
     def num_layers(self) -> int:
@@ -153,16 +162,37 @@ class Decoder:
 
     def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         """See `ARModel`."""
-        return attend.decoder(self._weights, self._rotations.reaching(step.longest), capture_layers)
+        rotations = self._rotations.reaching(step.longest) if step.rotary is None else step.rotary
+        return attend.decoder(self._weights, rotations, capture_layers)
+
+    def rotations(self, positions: torch.Tensor) -> torch.Tensor:
+        """See `PositionedModel`."""
+        return self._rotations.at(positions)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderNames:
+    """How the tensors of a decoder are called: `body` begins the names of all but the head's."""
+
+    body: str = "model."
+    embedding: str = "embed_tokens"
+    head: str = "lm_head"
 
 
 def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, layout: Layout = "plain") -> Decoder:
     """Reads the weights of a folder; `layout` says how they lie, where they can. Raises BrokenCheckpointError naming
     the tensor that is absent or of another shape."""
+    return read_decoder(WeightsReader(folder, dtype), shape, layout=layout)
+
+
+def read_decoder(
+    reader: WeightsReader, shape: DecoderShape, *, layout: Layout = "plain", names: DecoderNames | None = None
+) -> Decoder:
+    """The same from files that somebody reads more of. No other tensors are read."""
     try:
-        made = _Loader(WeightsReader(folder, dtype), shape, layout).decoder()
+        made = _Loader(reader, shape, layout, names or DecoderNames()).decoder()
     except RuntimeError as error:
-        raise BrokenCheckpointError(f"{folder}: the weights cannot be read: {error}") from None
+        raise BrokenCheckpointError(f"{reader.folder}: the weights cannot be read: {error}") from None
     give_free_memory_back()  # what weights were read into before they were laid out
     return made
 
@@ -170,28 +200,30 @@ def load_decoder(folder: Path, shape: DecoderShape, dtype: torch.dtype, *, layou
 class _Loader:
     """Reads tensors by their names in checkpoints of the Llama layout."""
 
-    def __init__(self, reader: WeightsReader, shape: DecoderShape, layout: Layout) -> None:
+    def __init__(self, reader: WeightsReader, shape: DecoderShape, layout: Layout, names: DecoderNames) -> None:
         self._reader = reader
         self._shape = shape
         self._layout = layout
+        self._names = names
 
     def decoder(self) -> Decoder:
         shape = self._shape
-        embedding = self._reader.read("model.embed_tokens.weight", [shape.vocab_size, shape.hidden_size])
+        body, head = self._names.body, self._names.head
+        embedding = self._reader.read(f"{body}{self._names.embedding}.weight", [shape.vocab_size, shape.hidden_size])
         tied = laid_out(PlainLinear(embedding), self._layout) if shape.tied_embeddings else None
         table = tied if isinstance(tied, PanelLinear) else embedding
         del embedding  # it may be panels by now, and is not held beside them
         weights = DecoderWeights(
             table,
             [self._layer(index) for index in range(shape.num_layers)],
-            self._reader.read("model.norm.weight", [shape.hidden_size]),
-            tied or self._linear({"lm_head": shape.vocab_size}, shape.hidden_size),
+            self._reader.read(f"{body}norm.weight", [shape.hidden_size]),
+            tied or self._linear({head: shape.vocab_size}, shape.hidden_size),
             shape.rms_norm_eps,
         )
         return Decoder(shape, weights)
 
     def _layer(self, index: int) -> LayerWeights:
-        shape, prefix = self._shape, f"model.layers.{index}."
+        shape, prefix = self._shape, f"{self._names.body}layers.{index}."
         q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         attention = f"{prefix}self_attn."
         joined = {f"{attention}q_proj": q_size, f"{attention}k_proj": kv_size, f"{attention}v_proj": kv_size}
@@ -210,21 +242,36 @@ class _Loader:
     def _mlp(self, index: int, prefix: str) -> Mlp:
         shape, experts = self._shape, self._shape.experts
         if experts is None or index in experts.dense_layers:
-            return self._gated(prefix, shape.intermediate_size)
-        return ExpertsMlp(
+            return GatedMlp(self._gated(prefix, shape.intermediate_size))
+        has_one_tensor = f"{prefix}experts.gate_up_proj" in self._reader
+        read = self._part_of_experts if has_one_tensor else self._one_of_experts
+        weights = ExpertsWeights(
             router=self._linear({f"{prefix}gate": experts.num_experts}, shape.hidden_size),
-            experts=[
-                self._gated(f"{prefix}experts.{expert}.", experts.intermediate_size)
-                for expert in range(experts.num_experts)
-            ],
+            experts=[read(f"{prefix}experts.", experts, expert) for expert in range(experts.num_experts)],
             per_row=experts.per_row,
             normalised=experts.normalised,
+            shared=self._shared(prefix, experts.shared_size) if experts.shared_size else None,
         )
+        return ExpertsMlp(weights)
 
-    def _gated(self, prefix: str, inner: int) -> GatedMlp:
+    def _one_of_experts(self, prefix: str, experts: ExpertsShape, expert: int) -> GatedWeights:
+        return self._gated(f"{prefix}{expert}.", experts.intermediate_size)
+
+    def _part_of_experts(self, prefix: str, experts: ExpertsShape, expert: int) -> GatedWeights:
+        """Of checkpoints in which the experts of a layer are one tensor."""
+        count, inner, hidden = experts.num_experts, experts.intermediate_size, self._shape.hidden_size
+        gate_up = self._reader.read_part(f"{prefix}gate_up_proj", [count, 2 * inner, hidden], expert)
+        down = self._reader.read_part(f"{prefix}down_proj", [count, hidden, inner], expert)
+        return GatedWeights(laid_out(PlainLinear(gate_up), self._layout), laid_out(PlainLinear(down), self._layout))
+
+    def _shared(self, prefix: str, inner: int) -> SharedExpert:
+        gate = self._linear({f"{prefix}shared_expert_gate": 1}, self._shape.hidden_size)
+        return SharedExpert(self._gated(f"{prefix}shared_expert.", inner), gate)
+
+    def _gated(self, prefix: str, inner: int) -> GatedWeights:
         hidden = self._shape.hidden_size
         gate_up = self._linear({f"{prefix}gate_proj": inner, f"{prefix}up_proj": inner}, hidden)
-        return GatedMlp(GatedWeights(gate_up, self._linear({f"{prefix}down_proj": hidden}, inner)))
+        return GatedWeights(gate_up, self._linear({f"{prefix}down_proj": hidden}, inner))
 
     def _head_norms(self, prefix: str) -> HeadNorms | None:
         query, key = f"{prefix}q_norm.weight", f"{prefix}k_norm.weight"

@@ -149,6 +149,14 @@ class ARModel(Protocol):
         """
 
 
+@runtime_checkable
+class PositionedModel(Protocol):
+    """What a causal decoder adds if the rotary positions of its rows can be others than their places in the sequence."""
+
+    def rotations(self, positions: torch.Tensor) -> torch.Tensor:
+        """`positions` [T], or [3, T] (temporal, height, width) -> [T, D] float32, what `StepRows.rotary` takes."""
+
+
 class GenerationModel(Protocol):
     """A one-shot or streaming module: codec decoder, vocoder, synthesiser. State is a value the request owns."""
 

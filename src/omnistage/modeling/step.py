@@ -35,9 +35,11 @@ class BlockTable:
 class StepRows:
     """Sequence i computes `counts[i]` rows at its positions from `starts[i]` on; its blocks are row `slots[i]` of the table.
 
-    A model begins with `tokens` [T], or with `embeds` [T, hidden] instead; `logit_rows` are the places among the T rows whose
-    logits are wanted. These are plain numbers, as a plan has them, and kernels read no more: a tensor costs more than a layer of
-    a small model, and is made when somebody asks for it. `scratch` and `bound` keep what layers share.
+    A model begins with `tokens` [T], or with `embeds` [T, hidden] instead; `layered[i]` [T, hidden] is added to what layer i makes.
+    `rotary` [T, D], contiguous float32, turns the rows where their places in the sequence do not tell how (`PositionedModel`).
+    `logit_rows` are the places among the T rows whose logits are wanted. The rest are plain numbers, as a plan has them, and
+    kernels read no more: a tensor costs more than a layer of a small model, and is made when somebody asks for it. `scratch` and
+    `bound` keep what layers share.
     """
 
     table: BlockTable
@@ -49,6 +51,8 @@ class StepRows:
     tokens: Sequence[int] = ()
     logit_rows: Sequence[int] = ()
     embeds: torch.Tensor | None = None
+    layered: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    rotary: torch.Tensor | None = None
     scratch: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor | None, int]] = field(default_factory=dict)
     bound: list[Any] = field(default_factory=list)
 

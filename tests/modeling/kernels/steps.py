@@ -10,7 +10,13 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from omnistage.modeling.kernels.blocks import AttentionWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import (
+    AttentionWeights,
+    ExpertsWeights,
+    GatedWeights,
+    HeadNorms,
+    SharedExpert,
+)
 from omnistage.modeling.linear import PanelLinear, PlainLinear, in_panels
 from omnistage.modeling.step import BlockTable, StepRows
 
@@ -74,6 +80,21 @@ def panels(
 ) -> PanelLinear:
     weight = drawn(random, dtype, outer, inner)
     return in_panels(PlainLinear(weight, drawn(random, dtype, outer) if has_bias else None))
+
+
+def gated_weights(random: torch.Generator, dtype: torch.dtype, hidden: int, inner: int) -> GatedWeights:
+    return GatedWeights(panels(random, dtype, 2 * inner, hidden), panels(random, dtype, hidden, inner))
+
+
+def experts_weights(
+    random: torch.Generator, dtype: torch.dtype, hidden: int, *, experts: int, per_row: int, is_shared: bool
+) -> ExpertsWeights:
+    """Some of the experts are liked as much as others; weights are made to sum to one where an expert is shared."""
+    liked = drawn(random, dtype, -(-experts // 2), hidden)
+    router = in_panels(PlainLinear(20 * torch.cat([liked, liked])[:experts]))
+    shared = SharedExpert(gated_weights(random, dtype, hidden, 24), panels(random, dtype, 1, hidden))
+    made = [gated_weights(random, dtype, hidden, 16) for _ in range(experts)]
+    return ExpertsWeights(router, made, min(per_row, experts), is_shared, shared if is_shared else None)
 
 
 def attention_weights(step: dict[str, Any], hidden: int, *, has_norms: bool, has_bias: bool) -> AttentionWeights:

@@ -15,7 +15,7 @@ from omnistage.modeling.kernels.native import KernelOps
 from omnistage.modeling.linear import PANEL, PlainLinear, in_panels
 from omnistage.modeling.rotary import RotationCache
 from omnistage.modeling.step import StepRows
-from tests.modeling.kernels.steps import DTYPES, attention_weights, caches, drawn, panels, quick, steps
+from tests.modeling.kernels.steps import DTYPES, attention_weights, caches, drawn, experts_weights, panels, quick, steps
 from tests.modeling.kernels.steps import threads as threads
 
 TORCH = TorchOps()
@@ -194,3 +194,45 @@ def test_a_gated_mlp_is_its_operations(
     assert torch.equal(found, TorchOps.gated_block(kernels, weights, normed))
     if dtype is torch.float32:
         expect_close(found, TORCH.gated_block(weights, normed), dtype)
+
+
+@given(
+    rows=st.integers(1, 130),
+    hidden=st.sampled_from([16, 48, 250]),
+    experts=st.integers(1, 12),
+    per_row=st.integers(1, 8),
+    is_shared=st.booleans(),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+@quick
+def test_a_mixture_of_experts_is_its_operations(
+    kernels: KernelOps,
+    rows: int,
+    hidden: int,
+    experts: int,
+    per_row: int,
+    is_shared: bool,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    """And a row gets the same bits whatever its neighbours are, and whoever chose the experts that it chose."""
+    random = torch.Generator().manual_seed(seed)
+    weights = experts_weights(random, dtype, hidden, experts=experts, per_row=per_row, is_shared=is_shared)
+    normed = drawn(random, dtype, rows, hidden)
+    found = kernels.experts_block(weights, normed)
+    expect_close(found, TorchOps.experts_block(kernels, weights, normed), dtype)
+    if dtype is torch.float32:
+        expect_close(found, TORCH.experts_block(weights, normed), dtype)
+    row = seed % rows
+    assert torch.equal(kernels.experts_block(weights, normed[row : row + 1].clone())[0], found[row])
+    few = torch.randperm(rows, generator=random)[: 1 + rows // 3]
+    assert torch.equal(kernels.experts_block(weights, normed[few]), found[few])
+
+
+def test_logits_that_are_not_finite_choose_some_expert(kernels: KernelOps) -> None:
+    """Fault: rows of a broken model are computed with what lies behind the last expert."""
+    weights = experts_weights(torch.Generator(), torch.float32, 16, experts=3, per_row=2, is_shared=True)
+    for value in (float("nan"), float("inf"), float("-inf")):
+        found = kernels.experts_block(weights, torch.full((2, 16), value))
+        assert not torch.isfinite(found).any()

@@ -43,9 +43,32 @@ class GatedWeights:
     down: Linear
 
 
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """An expert of all rows, weighted by the sigmoid of `gate` [1, hidden]."""
+
+    weights: GatedWeights
+    gate: Linear
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ExpertsWeights:
+    """A sparse mixture of gated MLPs of one size; `router` [experts, hidden]. `per_row` of them compute a row, weighted by their
+    chances, which are made to sum to one if `normalised`."""
+
+    router: Linear
+    experts: Sequence[GatedWeights]
+    per_row: int
+    normalised: bool
+    shared: SharedExpert | None = None
+
+
 class MlpOps(LinearOps, Protocol):
     def gated_block(self, weights: GatedWeights, normed: torch.Tensor) -> torch.Tensor:
         """See `TorchOps.gated_block`."""
+
+    def experts_block(self, weights: ExpertsWeights, normed: torch.Tensor) -> torch.Tensor:
+        """See `TorchOps.experts_block`."""
 
 
 class Mlp(Protocol):

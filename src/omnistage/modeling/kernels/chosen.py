@@ -14,6 +14,7 @@ from omnistage.config.env import wants_kernels
 from omnistage.modeling.kernels import build
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.linear import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,13 @@ def chosen_ops(device: torch.device) -> TorchOps:
             build.build_soon()
         return TorchOps()
     return renewed(TorchOps(), device)
+
+
+def chosen_layout() -> Layout:
+    """How weights lie that the operations of this machine read fastest: in panels also where kernels are yet to be compiled."""
+    if build.compiler() is None:
+        return "packed"
+    return "panels" if wants_kernels() else "plain"
 
 
 def renewed(ops: TorchOps, device: torch.device) -> TorchOps:

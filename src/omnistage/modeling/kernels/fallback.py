@@ -14,7 +14,14 @@ import torch.nn.functional as F
 
 from omnistage.modeling.attention import PagedCache, paged_attention
 from omnistage.modeling.drawing import draw_tokens
-from omnistage.modeling.kernels.blocks import AttentionWeights, ChainWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import (
+    AttentionWeights,
+    ChainWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    GatedWeights,
+    HeadNorms,
+)
 from omnistage.modeling.linear import PanelLinear, embedded
 from omnistage.modeling.step import ARStep, StepRows
 
@@ -33,17 +40,24 @@ class TorchOps:
         cache: PagedCache,
         capture_layers: Sequence[int],
     ) -> ARStep:
-        """The forward pass; `rotations` as in `attend_joined`, captured layers as in `ARModel`."""
+        """The forward pass; `rotations` as in `attend_joined`, captured layers as in `ARModel`: what is layered on a layer's output
+        is no part of them."""
         rows = embedded(step.token_ids, weights.embedding) if step.embeds is None else step.embeds.clone()
         added = None
         hidden: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(weights.layers):
             if index in capture_layers:
                 hidden[index] = rows.clone() if added is None else rows + added
+            if index - 1 in step.layered:
+                _add(rows, added, step.layered[index - 1])
+                added = None
             normed = self.attention_block(
                 layer.attention, rows, added, rotations, cache.keys[index], cache.values[index], step
             )
             added = layer.mlp(self, normed)
+        if len(weights.layers) - 1 in step.layered:
+            _add(rows, added, step.layered[len(weights.layers) - 1])
+            added = None
         rows = self.add_rms_norm(rows, added, weights.final_norm, weights.eps)
         if len(weights.layers) in capture_layers:
             hidden[len(weights.layers)] = rows
@@ -89,6 +103,25 @@ class TorchOps:
         """`normed` [T, hidden] through a gated MLP -> [T, hidden]."""
         return weights.down(self, self.silu_mul(weights.gate_up(self, normed)))
 
+    def experts_block(self, weights: ExpertsWeights, normed: torch.Tensor) -> torch.Tensor:
+        """`normed` [T, hidden], each row through the experts that its router likes best -> [T, hidden]. Of two that are liked as
+        much it is the first; what they make is added up in the order of their numbers. Only experts that some row chose are
+        computed, each over its rows at once."""
+        chances = torch.softmax(weights.router(self, normed), dim=-1, dtype=torch.float32)
+        taken, chosen = (found[:, : weights.per_row] for found in chances.sort(dim=-1, descending=True, stable=True))
+        if weights.normalised:
+            taken = taken / taken.sum(dim=-1, keepdim=True)
+        taken = taken.to(normed.dtype)
+        out = torch.zeros_like(normed)
+        for expert in sorted(set(chosen.flatten().tolist())):
+            at_rows, at_choices = (chosen == expert).nonzero(as_tuple=True)
+            made = self.gated_block(weights.experts[expert], normed[at_rows])
+            out.index_add_(0, at_rows, made * taken[at_rows, at_choices, None])
+        if weights.shared is not None:
+            gate = torch.sigmoid(weights.shared.gate(self, normed))
+            out += gate * self.gated_block(weights.shared.weights, normed)
+        return out
+
     def attend(
         self,
         q: torch.Tensor,
@@ -118,14 +151,14 @@ class TorchOps:
         window: int = 0,
     ) -> torch.Tensor:
         """`qkv` [T, (heads + 2 * kv_heads) * D], joined projections -> [T, heads * D]. Heads are normalised, then turned
-        by `rotations` [positions, D] float32 (of each position the cosines, then the sines, of the planes (i, i + D/2)), written
-        and attended to."""
+        by `rotations` [positions, D] float32 (of each position the cosines, then the sines, of the planes (i, i + D/2); of each row
+        where the step's rows have their own, `step.rotary`), written and attended to."""
         kv_heads, dim = keys.shape[1], keys.shape[3]
         q, k, v = qkv.view(len(qkv), -1, dim).tensor_split([heads, heads + kv_heads], dim=1)
         if norms is not None:
             q = F.rms_norm(q, (dim,), norms.query, norms.eps)
             k = F.rms_norm(k, (dim,), norms.key, norms.eps)
-        rotation = rotations[step.positions]
+        rotation = rotations[step.positions] if step.rotary is None else rotations
         found = paged_attention(_turned(q, rotation), _turned(k, rotation), v, keys, values, step, scale, window)
         return found.reshape(len(qkv), -1)
 
@@ -151,6 +184,13 @@ class TorchOps:
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
         """See `draw_tokens`."""
         return draw_tokens(logits, settings)
+
+
+def _add(rows: torch.Tensor, *more: torch.Tensor | None) -> None:
+    """Adds `more` to `rows`, one after the other."""
+    for one in more:
+        assert one is not None
+        rows += one
 
 
 def _turned(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:

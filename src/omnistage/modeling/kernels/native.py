@@ -18,18 +18,27 @@ import torch
 
 from omnistage.modeling.attention import PagedCache
 from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES
-from omnistage.modeling.kernels.blocks import AttentionWeights, ChainWeights, DecoderWeights, GatedWeights, HeadNorms
+from omnistage.modeling.kernels.blocks import (
+    AttentionWeights,
+    ChainWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    GatedWeights,
+    HeadNorms,
+)
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.structs import (
     DOUBLE,
     INT,
     POINTER,
     AttentionBlock,
+    Experts,
     GatedBlock,
     Heads,
     address,
     attention_block,
     decoder,
+    experts_block,
     gated_block,
     heads_of,
     matrix,
@@ -62,6 +71,7 @@ class KernelOps(TorchOps):
         self._linear = self._pair("linear", [*[POINTER] * 3, INT, INT])
         self._attention_block = self._pair("attention_block", [POINTER] * 5)
         self._gated_block = self._pair("gated_block", [*[POINTER] * 3, INT, INT])
+        self._experts_block = self._pair("experts_block", [*[POINTER] * 3, INT, INT])
         self._decoder = self._pair("decoder", [POINTER] * 5)
         self._chain = self._pair("chain", [POINTER] * 3)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
@@ -71,6 +81,7 @@ class KernelOps(TorchOps):
         self._decoders: WeakKeyDictionary[DecoderWeights, BoundDecoder | None] = WeakKeyDictionary()
         self._chains: WeakKeyDictionary[ChainWeights, BoundChain | None] = WeakKeyDictionary()
         self._gates: WeakKeyDictionary[GatedWeights, GatedBlock | None] = WeakKeyDictionary()
+        self._mixtures: WeakKeyDictionary[ExpertsWeights, Experts | None] = WeakKeyDictionary()
 
     def decoder(
         self,
@@ -96,7 +107,7 @@ class KernelOps(TorchOps):
         settings: npt.NDArray[np.void] | None,
     ) -> list[list[int]]:
         assert settings is None or (settings.dtype == DRAW_SETTINGS and settings.flags.c_contiguous)
-        assert len(step.logit_rows) == len(step.slots)
+        assert len(step.logit_rows) == len(step.slots) and step.rotary is None and not step.layered
         bound: BoundChain | None = self._chains.get(weights, _UNBOUND)
         if bound is _UNBOUND or (bound is not None and bound.first.cache is not cache):
             bound = self._chains[weights] = self._bound_chain(weights, cache)
@@ -136,6 +147,18 @@ class KernelOps(TorchOps):
             return super().gated_block(weights, normed)
         out = torch.empty_like(normed)
         function, threads = self._gated_block[dtype], torch.get_num_threads()
+        function(ctypes.byref(bound), normed.data_ptr(), out.data_ptr(), count, threads)
+        return out
+
+    def experts_block(self, weights: ExpertsWeights, normed: torch.Tensor) -> torch.Tensor:
+        dtype, count = normed.dtype, normed.shape[0]
+        bound = self._mixtures.get(weights, _UNBOUND)
+        if bound is _UNBOUND:
+            bound = self._mixtures[weights] = experts_block(weights, dtype) if dtype in _SUFFIX else None
+        if bound is None or not normed.is_contiguous():
+            return super().experts_block(weights, normed)
+        out = torch.empty_like(normed)
+        function, threads = self._experts_block[dtype], torch.get_num_threads()
         function(ctypes.byref(bound), normed.data_ptr(), out.data_ptr(), count, threads)
         return out
 

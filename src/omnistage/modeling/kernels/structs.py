@@ -14,9 +14,16 @@ from itertools import chain
 import torch
 
 from omnistage.modeling.attention import PagedCache
-from omnistage.modeling.kernels.blocks import AttentionWeights, DecoderWeights, GatedWeights, HeadNorms, LayerWeights
+from omnistage.modeling.kernels.blocks import (
+    AttentionWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    GatedWeights,
+    HeadNorms,
+    LayerWeights,
+)
 from omnistage.modeling.linear import Linear, PanelLinear
-from omnistage.modeling.mlp import GatedMlp
+from omnistage.modeling.mlp import ExpertsMlp, GatedMlp
 from omnistage.modeling.step import StepRows
 
 INT, POINTER, DOUBLE = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -40,6 +47,7 @@ class PagedStep(ctypes.Structure):
         ("block_table", POINTER),
         ("columns", INT),
         ("rotations", POINTER),
+        ("by_row", INT),
         ("threads", INT),
     ]
 
@@ -67,8 +75,18 @@ class GatedBlock(ctypes.Structure):
     _fields_ = [("gate_up", Matrix), ("down", Matrix)]
 
 
+class Experts(ctypes.Structure):
+    _fields_ = [
+        ("router", Matrix),
+        ("experts", POINTER),
+        *((name, INT) for name in ("num_experts", "per_row", "normalised")),
+        ("shared", POINTER),
+        ("shared_gate", Matrix),
+    ]
+
+
 class Layer(ctypes.Structure):
-    _fields_ = [("attention", AttentionBlock), ("mlp", GatedBlock)]
+    _fields_ = [("attention", AttentionBlock), ("mlp", GatedBlock), ("experts", POINTER)]
 
 
 class Decoder(ctypes.Structure):
@@ -83,7 +101,10 @@ class Decoder(ctypes.Structure):
 
 
 class Begun(ctypes.Structure):
-    _fields_ = [("tokens", POINTER), ("embeds", POINTER), ("asked", POINTER), ("num_asked", INT)]
+    _fields_ = [
+        *((name, POINTER) for name in ("tokens", "embeds", "layered", "asked")),
+        ("num_asked", INT),
+    ]
 
 
 class Chain(ctypes.Structure):
@@ -104,6 +125,7 @@ def paged_step(step: StepRows, rotations: torch.Tensor | None) -> PagedStep:
     if step.bound and step.bound[0] is rotations:
         found: PagedStep = step.bound[1]
         return found
+    assert rotations is None or (rotations.dtype is torch.float32 and rotations.is_contiguous())
     sequences = numbers(chain.from_iterable(zip(step.slots, step.starts, step.counts, strict=True)))
     made = PagedStep(
         step.num_rows,
@@ -112,6 +134,7 @@ def paged_step(step: StepRows, rotations: torch.Tensor | None) -> PagedStep:
         step.table.address,
         step.table.columns,
         None if rotations is None else rotations.data_ptr(),
+        step.rotary is not None,
         torch.get_num_threads(),
     )
     step.bound[:] = rotations, made, sequences
@@ -148,6 +171,32 @@ def gated_block(weights: GatedWeights, dtype: torch.dtype) -> GatedBlock | None:
     return None if gate_up is None or down is None else GatedBlock(gate_up, down)
 
 
+def experts_block(weights: ExpertsWeights, dtype: torch.dtype) -> Experts | None:
+    """With the structures that it points to."""
+    router, bound = matrix(weights.router, dtype), [gated_block(expert, dtype) for expert in weights.experts]
+    whole = [expert for expert in bound if expert is not None]
+    shared, gate = None, Matrix()
+    if weights.shared is not None:
+        shared, given = gated_block(weights.shared.weights, dtype), matrix(weights.shared.gate, dtype)
+        if shared is None or given is None:
+            return None
+        gate = given
+    if router is None or len(whole) < len(bound) or not 0 < weights.per_row <= len(whole) == router.outer:
+        return None
+    experts = (GatedBlock * len(whole))(*whole)
+    made = Experts(
+        router,
+        ctypes.addressof(experts),
+        len(experts),
+        weights.per_row,
+        weights.normalised,
+        None if shared is None else ctypes.addressof(shared),
+        gate,
+    )
+    made.kept = experts, shared
+    return made
+
+
 def decoder(weights: DecoderWeights, cache: PagedCache) -> Decoder | None:
     """Bound to a cache, too."""
     dtype, head = cache.shape.dtype, matrix(weights.head, cache.shape.dtype)
@@ -171,16 +220,24 @@ def decoder(weights: DecoderWeights, cache: PagedCache) -> Decoder | None:
         weights.eps,
         head,
     )
-    made.kept = bound
+    made.kept = bound, whole
     return made
 
 
 def _layer(weights: LayerWeights, keys: torch.Tensor, values: torch.Tensor) -> Layer | None:
-    if not isinstance(weights.mlp, GatedMlp):
-        return None
     attention = attention_block(weights.attention, keys, values)
-    mlp = gated_block(weights.mlp.weights, keys.dtype)
-    return None if attention is None or mlp is None else Layer(attention, mlp)
+    match weights.mlp:
+        case GatedMlp(gated):
+            mlp = gated_block(gated, keys.dtype)
+            return None if attention is None or mlp is None else Layer(attention, mlp, None)
+        case ExpertsMlp(mixed):
+            experts = experts_block(mixed, keys.dtype)
+            if attention is None or experts is None:
+                return None
+            made = Layer(attention, GatedBlock(), ctypes.addressof(experts))
+            made.kept = experts
+            return made
+    return None
 
 
 def matrix(linear: Linear, dtype: torch.dtype) -> Matrix | None:

@@ -33,20 +33,31 @@ class BoundDecoder:
 
     def serves(self, step: StepRows) -> bool:
         """Whether the rows are of a kind that the library reads; it looks at no index that it is given."""
-        embeds = step.embeds
-        if embeds is None:
+        dtype = self.cache.shape.dtype
+        if step.layered and not all(_lies_plainly(rows, dtype) for rows in step.layered.values()):
+            return False
+        if step.embeds is None:
             return min(step.tokens) >= 0 and max(step.tokens) < self._vocab_size
-        return embeds.device.type == "cpu" and embeds.dtype is self.cache.shape.dtype and embeds.is_contiguous()
+        return _lies_plainly(step.embeds, dtype)
 
     def __call__(self, step: StepRows, rotations: torch.Tensor, capture_layers: Sequence[int]) -> ARStep:
         tokens, asked = numbers(step.tokens), numbers(step.logit_rows)
-        begun = _begun(step, tokens, asked)
+        layered = self._layered(step)
+        begun = _begun(step, tokens, asked, layered)
         hidden, captured = self._hidden(step.num_rows, capture_layers)
         self._make_room(len(asked))
         placed = paged_step(step, rotations)
         at = ctypes.byref(self._model), ctypes.byref(placed), ctypes.byref(begun)
         self._function(*at, self._logits_at, captured)
         return ARStep(self._logits, hidden)
+
+    def _layered(self, step: StepRows) -> ctypes.Array[ctypes.c_void_p] | None:
+        if not step.layered:
+            return None
+        found: ctypes.Array[ctypes.c_void_p] = self._addresses()
+        for layer, rows in step.layered.items():
+            found[layer] = rows.data_ptr()
+        return found
 
     def _hidden(
         self, rows: int, layers: Sequence[int]
@@ -92,6 +103,13 @@ class BoundChain:
         return [found[at : at + count] for at in range(0, len(found), count)]
 
 
-def _begun(step: StepRows, tokens: array[int], asked: array[int]) -> Begun:
+def _begun(
+    step: StepRows, tokens: array[int], asked: array[int], layered: ctypes.Array[ctypes.c_void_p] | None = None
+) -> Begun:
     embeds = None if step.embeds is None else step.embeds.data_ptr()
-    return Begun(address(tokens), embeds, address(asked), len(asked))
+    more = None if layered is None else ctypes.addressof(layered)
+    return Begun(address(tokens), embeds, more, address(asked), len(asked))
+
+
+def _lies_plainly(rows: torch.Tensor, dtype: torch.dtype) -> bool:
+    return rows.device.type == "cpu" and rows.dtype is dtype and rows.is_contiguous()

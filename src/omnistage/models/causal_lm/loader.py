@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omnistage.config.env import wants_kernels
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError, ConfigError
 from omnistage.modeling.decoder import DecoderShape, decoder_shape, load_decoder
 from omnistage.modeling.folder import CONFIG, read_json
-from omnistage.modeling.kernels.build import compiler
-from omnistage.modeling.linear import Layout
+from omnistage.modeling.kernels.chosen import chosen_layout
 from omnistage.modeling.protocols import ARModel
 from omnistage.modeling.tensors import dtype_of
 
@@ -31,17 +29,10 @@ def load(config: ARStageConfig) -> ARModel:
         accepted = f"auto or transformers, because {folder} is no plain {', '.join(sorted(DECODER_TYPES))}"
         raise ConfigError.of(f"stage {config.model_stage}: model_impl", config.model_impl, accepted)
     if shape is not None:
-        return load_decoder(folder, shape, dtype, layout=_layout())
+        return load_decoder(folder, shape, dtype, layout=chosen_layout())
     universal: Any = resolve_hook(_UNIVERSAL)  # importing transformers takes seconds: only for those who need it
     model: ARModel = universal(folder, dtype)
     return model
-
-
-def _layout() -> Layout:
-    """What the operations of this machine read fastest. Panels also where the kernels are yet to be compiled."""
-    if compiler() is None:
-        return "packed"
-    return "panels" if wants_kernels() else "plain"
 
 
 def _shape(folder: Path, settings: dict[str, Any]) -> DecoderShape | None:

@@ -25,17 +25,20 @@ struct Sequence {
     int64_t slot, start, count;
 };
 
-// One step: shared by all layers. `rotations` [positions, head_dim]: of each position the cosines, then the sines, or null.
+// One step: shared by all layers. `rotations`: of each position the cosines, then the sines, [positions, head_dim]; of each row
+// where they are `by_row`, [rows, head_dim]; or null.
 struct PagedStep {
     int64_t rows, num_sequences;
     const Sequence* sequences;
     const int32_t* block_table;
     int64_t columns;
     const float* rotations;
-    int64_t threads;
+    int64_t by_row, threads;
 
     const int32_t* blocks_of(const Sequence& sequence) const { return block_table + sequence.slot * columns; }
-    const float* rotation(int64_t position, int64_t dim) const { return rotations ? rotations + position * dim : nullptr; }
+    const float* rotation(int64_t row, int64_t position, int64_t dim) const {
+        return rotations ? rotations + (by_row ? row : position) * dim : nullptr;
+    }
 };
 
 // Where a row's heads lie: element [t, h, d] at data[t * row_stride + h * head_stride + d].
@@ -85,7 +88,7 @@ void write_rows(const PagedLayer& layer, const PagedStep& step, const Heads& k, 
             int64_t block = step.blocks_of(*one)[position / layer.block_size], offset = position % layer.block_size;
             for (int64_t head = 0; head < layer.kv_heads; head++) {
                 int64_t at = ((block * layer.kv_heads + head) * layer.block_size + offset) * dim;
-                const float* rotation = step.rotation(position, dim);
+                const float* rotation = step.rotation(row, position, dim);
                 prepare(head_of<T>(k, row, head), layer.key_norm, layer.eps, rotation, dim, key.data());
                 T* to = static_cast<T*>(layer.keys) + at;
                 for (int d = 0; d < dim; d++) narrow(to + d, key[d]);
@@ -217,7 +220,7 @@ void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q,
     for (int64_t i = 0; i < tile.count; i++)
         for (int64_t g = 0; g < group; g++) {
             float* to = query + (i * group + g) * dim;
-            const float* rotation = step.rotation(tile.position + i, dim);
+            const float* rotation = step.rotation(tile.row + i, tile.position + i, dim);
             prepare(head_of<T>(q, tile.row + i, kv_head * group + g), layer.query_norm, layer.eps, rotation, dim, to);
             for (int d = 0; d < dim; d++) to[d] *= float(layer.scale);
         }

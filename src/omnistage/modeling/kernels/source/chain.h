@@ -44,7 +44,7 @@ void chain(const Chain& of, PagedStep step, Begun begun) {
         }
         step.rows = count;
         step.sequences = sequences.data();
-        begun = {fed.data(), nullptr, asked.data(), count};
+        begun = {fed.data(), nullptr, nullptr, asked.data(), count};
     }
 }
 

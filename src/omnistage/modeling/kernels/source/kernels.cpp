@@ -25,6 +25,9 @@
     void gated_block_##suffix(const GatedBlock* block, const T* normed, T* out, int64_t count, int64_t threads) {      \
         gated_block<T>(*block, normed, out, count, threads);                                                           \
     }                                                                                                                  \
+    void experts_block_##suffix(const Experts* block, const T* normed, T* out, int64_t count, int64_t threads) {       \
+        experts_block(*block, normed, out, count, threads);                                                            \
+    }                                                                                                                  \
     void decoder_##suffix(const Decoder* model, const PagedStep* step, const Begun* begun, float* logits,              \
                           T* const* captured) {                                                                        \
         decoder<T>(*model, *step, *begun, logits, captured);                                                           \

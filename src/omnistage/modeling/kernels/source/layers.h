@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -18,13 +19,11 @@ struct AttentionBlock {
     double eps;
 };
 
-struct GatedBlock {
-    Matrix gate_up, down;
-};
-
+// `experts` where they stand in for the one `mlp`, else null.
 struct Layer {
     AttentionBlock attention;
     GatedBlock mlp;
+    const Experts* experts;
 };
 
 // `embedding` [vocab, hidden], or null: the weights of the head; `final_norm` [hidden].
@@ -37,10 +36,12 @@ struct Decoder {
     Matrix head;
 };
 
-// What a step begins with: `tokens` [rows], or `embeds` [rows, hidden] instead; and which of its rows are asked for logits.
+// What a step begins with: `tokens` [rows], or `embeds` [rows, hidden] instead; what is added to the output of each layer, [rows,
+// hidden] or null (null: to none); and which of its rows are asked for logits.
 struct Begun {
     const int64_t* tokens;
     const void* embeds;
+    const void* const* layered;
     const int64_t* asked;
     int64_t num_asked;
 };
@@ -65,21 +66,6 @@ void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows
     add_rms_norm(rows, attended, static_cast<const T*>(block.mlp_norm), block.eps, normed, count, hidden);
 }
 
-// `normed` [count, hidden] -> `out` [count, hidden], as many rows at once as stay in a near cache.
-template <class T>
-void gated_block(const GatedBlock& block, const T* normed, T* out, int64_t count, int64_t threads) {
-    static thread_local std::vector<T> scratch;
-    int64_t hidden = block.gate_up.inner, inner = block.down.inner;
-    scratch.resize(3 * std::min(count, kBlockRows) * inner);
-    for (int64_t row = 0; row < count; row += kBlockRows) {
-        int64_t here = std::min(count - row, kBlockRows);
-        T *gate_up = scratch.data(), *gated = gate_up + 2 * here * inner;
-        linear(block.gate_up, normed + row * hidden, gate_up, here, threads);
-        silu_mul(gate_up, gated, here, inner, threads);
-        linear(block.down, gated, out + row * hidden, here, threads);
-    }
-}
-
 // `logits` [num_asked, vocab]. `captured` [num_layers + 1]: where the input of each layer and the output of the last norm go,
 // [rows, hidden], or null.
 template <class T>
@@ -97,13 +83,26 @@ void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, fl
         else if (model.embedding) copy_row(rows + row * hidden, model.embedding, begun.tokens[row]);
         else weights_of(model.head, begun.tokens[row], rows + row * hidden);
     }
+    auto add = [&](const T* more) {
+        for (int64_t i = 0; i < size; i++) narrow(rows + i, widen(rows[i]) + widen(more[i]));
+    };
+    auto settle = [&](int64_t index) {
+        if (!begun.layered || !begun.layered[index]) return;
+        add(added);
+        add(static_cast<const T*>(begun.layered[index]));
+        added = nullptr;
+    };
     for (int64_t index = 0; index < model.num_layers; index++) {
         const Layer& layer = model.layers[index];
         if (T* to = captured[index])
             for (int64_t i = 0; i < size; i++) narrow(to + i, added ? widen(rows[i]) + widen(added[i]) : widen(rows[i]));
+        if (index) settle(index - 1);
         attention_block<T>(layer.attention, step, rows, added, normed);
-        gated_block(layer.mlp, normed, added = made, step.rows, step.threads);
+        if (layer.experts) experts_block(*layer.experts, normed, made, step.rows, step.threads);
+        else gated_block(layer.mlp, normed, made, step.rows, step.threads);
+        added = made;
     }
+    settle(model.num_layers - 1);
     add_rms_norm(rows, added, static_cast<const T*>(model.final_norm), model.eps, normed, step.rows, hidden);
     if (captured[model.num_layers]) std::memcpy(captured[model.num_layers], normed, size * sizeof(T));
     for (int64_t i = 0; i < begun.num_asked; i++) copy_row(asked + i * hidden, normed, begun.asked[i]);
