@@ -41,7 +41,7 @@ def test_a_decoder_is_its_operations(
     def mlp() -> Mlp:
         if not data.draw(st.booleans()):
             return GatedMlp(gated_weights(random, dtype, hidden, 32))
-        experts, per_row, is_shared = (data.draw(one) for one in (st.integers(1, 9), st.integers(1, 4), st.booleans()))
+        experts, per_row = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
         return ExpertsMlp(experts_weights(random, dtype, hidden, experts=experts, per_row=per_row, is_shared=embeds))
 
     layers = [
