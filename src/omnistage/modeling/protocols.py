@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
     from omnistage.modeling.kernels.blocks import DecoderWeights
     from omnistage.modeling.kernels.fallback import TorchOps
+    from omnistage.modeling.sampling import SampleRow
     from omnistage.modeling.step import ARStep, StepRows
 
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
     """One unit of work for a stage, made by its bridge (or, in an entry stage, by its processor). `data` is the
-    family's own: an AR stage reads `token_ids` (list of int) or `embeds` ([rows, hidden]), a generation model reads
-    what its bridge wrote. `nbytes` counts against the request's input bound; 0 has the size measured.
+    family's own: an AR stage reads one of `token_ids` (list of int), `embeds` ([rows, hidden]) and `prompt` (a mapping that a
+    framed model makes rows of), which extend the prompt; `close` (True) ends the prompt before the sources end; `sides` (list of
+    int) are what a framed model is fed beside its frames. A generation model reads what its bridge wrote. `nbytes` counts against
+    the request's input bound; 0 has the size measured.
 
     What a processor writes comes from another process: numpy arrays and core's tensors by name, and plain data (None,
     numbers, texts, bytes, lists, dicts) beside them."""
@@ -155,6 +158,32 @@ class PositionedModel(Protocol):
 
     def rotations(self, positions: torch.Tensor) -> torch.Tensor:
         """`positions` [T], or [3, T] (temporal, height, width) -> [T, D] float32, what `StepRows.rotary` takes."""
+
+
+@runtime_checkable
+class FramedModel(Protocol):
+    """What an `ARModel` adds whose tokens are the first codes of frames of G codes. It is fed frames, each with a number that comes
+    from another stage (its side), in place of tokens. A row's results depend on that row alone."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end the sequence and begin no frame."""
+
+    @property
+    def pad_side(self) -> int:
+        """The side of frames for which no more come."""
+
+    def embed_prompt(self, data: Mapping[str, Any], ops: TorchOps) -> torch.Tensor:
+        """Input rows [n, hidden] of what the stage's bridge wrote as `prompt`."""
+
+    def embed_frames(self, frames: Sequence[Sequence[int]], sides: Sequence[int], ops: TorchOps) -> torch.Tensor:
+        """Frames [R, G] with their sides [R] -> the input rows [R, hidden] of the next positions."""
+
+    def complete(
+        self, hidden: torch.Tensor, tokens: Sequence[int], draws: Sequence[SampleRow], ops: TorchOps
+    ) -> list[tuple[int, ...] | None]:
+        """The frames that `tokens` [R] begin, drawn from `hidden` [R, hidden], the output of the last norm. Code i of a frame is
+        drawn with the seed and position of its row of `draws`, in stream (choice, i). None where logits were not finite."""
 
 
 class GenerationModel(Protocol):

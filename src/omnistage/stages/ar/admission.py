@@ -8,9 +8,10 @@ from __future__ import annotations
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import InvalidRequestError, StageFailedError
 from omnistage.core.params import SamplingParams
-from omnistage.modeling.protocols import Bridge, ProcessedPrompt, Processor
+from omnistage.modeling.protocols import Bridge, FramedModel, ProcessedPrompt, Processor
 from omnistage.modeling.tensors import rows_of
 from omnistage.stages.ar.choice import ChoiceState
+from omnistage.stages.ar.frames import FrameState
 from omnistage.stages.ar.plan import SequenceKey
 from omnistage.stages.ar.requests import RequestState
 from omnistage.stages.ar.runner import ARRunner
@@ -22,7 +23,8 @@ from omnistage.wire.messages import CLIENT
 
 
 class Admission:
-    """Makes the state of new requests. The processor also brings the tokenizer that turns tokens into text."""
+    """Makes the state of new requests. The processor also brings the tokenizer that turns tokens into text; which tokens end a
+    choice is the processor's knowledge, or that of a `framed` model."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Admission:
         processor: Processor | None,
         bridge: Bridge | None,
         captures: bool,
+        framed: FramedModel | None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -42,6 +45,7 @@ class Admission:
         self._processor = processor
         self._bridge = bridge
         self._captures = captures
+        self._framed = framed
 
     def admit(self, request: StageRequest) -> RequestState:
         """Raises OmniError for what cannot be served. The scheduler does not know its sequences yet."""
@@ -50,15 +54,16 @@ class Admission:
 
     def open_choices(self, state: RequestState) -> None:
         """The prompt is complete, so it is known how much may follow."""
-        processor = self._processor
-        leader = state.sequences[0]
+        processor, leader = self._processor, state.sequences[0]
+        knows_ends = processor if processor is not None else self._framed
         state.choices = [
             ChoiceState(
                 index,
                 state.params,
-                eos_token_ids=processor.eos_token_ids if processor is not None else frozenset(),
+                eos_token_ids=knows_ends.eos_token_ids if knows_ends is not None else frozenset(),
                 max_tokens=leader.max_len - leader.prompt_len,
                 decoder=processor.tokenizer if processor is not None else None,
+                continues=self._framed is not None,
             )
             for index in range(state.params.n)
         ]
@@ -122,9 +127,14 @@ class Admission:
                     content_key=content_key,
                     capture=self._captures and index == 0 and bool(request.active_targets - {CLIENT}),
                     leader=sequences[0] if index else None,
+                    frames=self._frames(),
                 )
             )
         return sequences
+
+    def _frames(self) -> FrameState | None:
+        """Sides come through the bridge; an entry stage has none."""
+        return None if self._framed is None else FrameState(self._framed.pad_side, has_all_sides=self._bridge is None)
 
 
 def hold_embeds(runner: ARRunner, state: RequestState, embeds: object) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ConfigError
-from omnistage.modeling.protocols import ARModel, Bridge, Processor
+from omnistage.modeling.protocols import ARModel, Bridge, FramedModel, Processor
 from omnistage.stages.ar.block_manager import BlockManager
 from omnistage.stages.ar.engine import ARStageEngine
 from omnistage.stages.ar.runner import ARRunner, cache_shape
@@ -43,6 +43,7 @@ def ar_engine(
         accepted = f"at least {needed} bytes for max_model_len {max_model_len}"
         raise ConfigError.of(f"stage {config.model_stage}: kv_cache_bytes", config.kv_cache_bytes, accepted)
     capture_layers = _capture_layers(config, model)
+    framed = model if isinstance(model, FramedModel) else None
     runner = ARRunner(
         model,
         num_blocks=num_blocks,
@@ -76,7 +77,8 @@ def ar_engine(
         vocab_size=model.vocab_size,
         processor=processor,
         bridge=bridge,
-        captures=bool(capture_layers),
+        captures=bool(capture_layers) or framed is not None,
+        framed=framed,
     )
 
 

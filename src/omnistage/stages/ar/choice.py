@@ -28,7 +28,8 @@ class SampledToken(msgspec.Struct, frozen=True):
 
 
 class ChoiceState:
-    """See the module. `max_tokens` is what the request's length leaves; without a `decoder` there is no text."""
+    """See the module. `max_tokens` is what the request's length leaves; without a `decoder` there is no text. Where every token
+    `continues` (begins a frame), a token that ends and may not end the choice cannot come."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class ChoiceState:
         eos_token_ids: frozenset[int],
         max_tokens: int,
         decoder: Decoder | None,
+        continues: bool = False,
     ) -> None:
         self.index = index
         self.finish_reason: str | None = None
@@ -45,6 +47,7 @@ class ChoiceState:
         self.num_tokens = 0
         self._params = params
         self._eos = frozenset() if params.ignore_eos else eos_token_ids
+        self._never = eos_token_ids if params.ignore_eos and continues else frozenset()
         self._stop_ids = frozenset(params.stop_token_ids)
         self._max_tokens = max_tokens
         self._decoder = decoder
@@ -55,8 +58,13 @@ class ChoiceState:
 
     @property
     def forbidden(self) -> list[int]:
-        """Tokens that would end the choice too early."""
-        return sorted(self._eos | self._stop_ids) if self.num_tokens < self._params.min_tokens else []
+        """Tokens that would end the choice too early, or that nothing could follow."""
+        early = self._eos | self._stop_ids if self.num_tokens < self._params.min_tokens else frozenset()
+        return sorted(early | self._never) if early or self._never else []
+
+    def end(self) -> None:
+        """Nothing is made: there was nothing to answer."""
+        self.finish_reason = STOP
 
     def push(self, sampled: SampledToken) -> dict[str, Any]:
         """Takes a token over; what the choice has to report of it. Sets `finish_reason` where it ends."""

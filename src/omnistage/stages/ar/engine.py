@@ -17,13 +17,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ErrorInfo, OmniError, StageFailedError, UnsupportedByModelError
-from omnistage.core.payload import MultimodalPayload
-from omnistage.modeling.protocols import Bridge, Processor
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.modeling.protocols import Bridge, FramedModel, Processor
 from omnistage.modeling.tensors import TorchSource
 from omnistage.stages.ar.admission import Admission
-from omnistage.stages.ar.choice import SampledToken
+from omnistage.stages.ar.choice import STOP, SampledToken
 from omnistage.stages.ar.feeding import Feeding
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 from omnistage.stages.ar.requests import RequestState, StepReport
@@ -47,12 +49,20 @@ class ARStageEngine:
         processor: Processor | None = None,
         bridge: Bridge | None = None,
         captures: bool = False,
+        framed: FramedModel | None = None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._runner = runner
         self._admission = Admission(
-            config, scheduler, runner, vocab_size=vocab_size, processor=processor, bridge=bridge, captures=captures
+            config,
+            scheduler,
+            runner,
+            vocab_size=vocab_size,
+            processor=processor,
+            bridge=bridge,
+            captures=captures,
+            framed=framed,
         )
         self._feeding = Feeding(config, scheduler, runner, self._admission, vocab_size=vocab_size)
         self._requests: dict[str, RequestState] = {}
@@ -159,6 +169,8 @@ class ARStageEngine:
         try:
             self._feeding.take(state, self._report(state.request_id))
             self._copy_out(state)
+            for sequence in state.sequences if state.is_done else ():
+                self._leave(sequence.key)
         except Exception as error:  # noqa: BLE001 - whatever a bridge made of the input is its request's failure
             self._fail(state, error)
 
@@ -218,8 +230,20 @@ class ARStageEngine:
         choice = state.choices[row.key.choice]
         self._report(state.request_id).choices.append(choice.push(token))
         self._scheduler.append(row.key, [token.token])
+        self._keep_frame(state, row, result)
         if choice.finish_reason is not None:
             self._leave(row.key)
+
+    def _keep_frame(self, state: RequestState, row: PlanRow, result: RowResult) -> None:
+        """A token that ends its choice begins no frame; one at the length does."""
+        sequence = state.sequences[row.key.choice]
+        is_end = state.choices[row.key.choice].finish_reason == STOP
+        if sequence.frames is None or result.frame is None or is_end:
+            return
+        sequence.frames.frames.append(result.frame)
+        if sequence.capture:
+            frame = Tensor.of(np.array([result.frame], np.int32))
+            self._report(state.request_id).tensors["frames"] = frame
 
     def _keep_hidden(self, row: PlanRow, result: RowResult) -> None:
         if not result.hidden or row.capture_from is None:

@@ -1,6 +1,8 @@
-"""The inputs of an AR stage behind others: what its bridge makes of their items extends the prompt until every source has ended.
+"""The inputs of an AR stage behind others: what its bridge makes of their items extends the prompt until every source has ended, or
+the bridge closes it.
 
-More is taken while less than a step's worth waits: a slow stage slows its sources.
+More of a prompt is taken while less than a step's worth waits: a slow stage slows its sources. What comes after it (the sides of a
+framed model: numbers) is taken as it comes, so a stage that waits for one never withholds the credit for it.
 """
 
 from __future__ import annotations
@@ -31,22 +33,49 @@ class Feeding:
     def can_take(self, state: RequestState) -> bool:
         """True if `take` would change anything."""
         inbox = state.inbox
-        if inbox is None or not state.sequences[0].is_open:
+        if inbox is None or state.is_done:
             return False
-        return inbox.can_advance or (inbox.unused > 0 and self._has_appetite(state)) or inbox.exhausted
+        if inbox.can_advance or self._wants(state, inbox.peek()):
+            return True
+        return inbox.exhausted and not self._knows_end(state)
 
     def take(self, state: RequestState, report: StepReport) -> None:
-        """Runs the bridge, appends what it made and closes the prompt where nothing more comes."""
+        """Runs the bridge, uses what it made, and notes where nothing more comes. A prompt of nothing ends the request."""
         inbox = state.inbox
         assert inbox is not None
         report.consumed = tuple({**dict(report.consumed), **dict(inbox.advance())}.items())
-        while inbox.unused and self._has_appetite(state):
-            self._append(state, inbox.take())
-        if inbox.exhausted and state.sequences[0].is_open:
-            self._close_prompt(state)
+        while self._wants(state, inbox.peek()) and not state.is_done:
+            self._use(state, inbox.take())
+        if inbox.exhausted and not state.is_done:
+            self._note_end(state)
 
-    def _has_appetite(self, state: RequestState) -> bool:
-        return state.sequences[0].remaining < self._config.max_num_batched_tokens
+    def _wants(self, state: RequestState, unit: StageInput | None) -> bool:
+        if unit is None:
+            return False
+        leader = state.sequences[0]
+        extends = leader.is_open and not unit.data.keys() & {"close", "sides"}
+        return not extends or leader.remaining < self._config.max_num_batched_tokens
+
+    @staticmethod
+    def _knows_end(state: RequestState) -> bool:
+        leader = state.sequences[0]
+        return not leader.is_open and (leader.frames is None or leader.frames.has_all_sides)
+
+    def _note_end(self, state: RequestState) -> None:
+        if state.sequences[0].is_open:
+            self._close_prompt(state)
+        for sequence in state.sequences:
+            self._scheduler.supply(sequence.key, (), all_there=True)
+
+    def _use(self, state: RequestState, unit: StageInput) -> None:
+        match unit.data:
+            case {"close": True} if state.sequences[0].is_open:
+                self._close_prompt(state)
+            case {"sides": [*sides]} if state.sequences[0].frames is not None:
+                for sequence in state.sequences:
+                    self._scheduler.supply(sequence.key, [int(side) for side in sides], all_there=False)
+            case _:
+                self._append(state, unit)
 
     def _append(self, state: RequestState, unit: StageInput) -> None:
         tokens = self._tokens_of(state, unit)
@@ -55,25 +84,35 @@ class Feeding:
         self._scheduler.max_len_of(len(state.sequences[0].tokens), None)
 
     def _tokens_of(self, state: RequestState, unit: StageInput) -> list[int]:
-        bridge = f"the bridge of stage {self._config.model_stage}"
+        bridge, leader = f"the bridge of stage {self._config.model_stage}", state.sequences[0]
+        if not leader.is_open:
+            raise StageFailedError(f"{bridge} goes on with a prompt that it has closed")
         match unit.data:
-            case {"embeds": embeds} if state.has_embeds or not state.sequences[0].tokens:
+            case {"prompt": {} as written} if leader.frames is not None:
+                return [_FILLER] * hold_embeds(self._runner, state, self._runner.prompt_rows(written))
+            case {"embeds": embeds} if state.has_embeds or not leader.tokens:
                 return [_FILLER] * hold_embeds(self._runner, state, embeds)
-            case {"token_ids": [*found]} if not state.has_embeds:
+            case {"token_ids": [*found]} if not state.has_embeds and leader.frames is None:
                 tokens = [int(token) for token in found]
                 if not all(0 <= token < self._vocab_size for token in tokens):
                     raise StageFailedError(f"{bridge} made tokens out of [0, {self._vocab_size - 1}]")
                 return tokens
-            case {"embeds": _} | {"token_ids": _}:
+            case {"embeds": _} | {"token_ids": _} if leader.frames is None:
                 raise StageFailedError(f"{bridge} mixes tokens and embeddings")
         found_keys = ", ".join(sorted(map(str, unit.data))) or "nothing"
-        raise StageFailedError(f"{bridge} made {found_keys}; accepted: token_ids (a list) or embeds")
+        accepted = "token_ids (a list) or embeds" if leader.frames is None else "prompt, embeds, sides (a list)"
+        raise StageFailedError(f"{bridge} made {found_keys}; accepted: {accepted} or close (True)")
 
     def _close_prompt(self, state: RequestState) -> None:
-        leader = state.sequences[0]
-        if not leader.tokens:
+        """What a caller allows may be more than the prompt leaves room for: nobody knew its length."""
+        leader, max_tokens = state.sequences[0], state.params.max_tokens
+        if not leader.tokens and leader.frames is None:
             raise StageFailedError(f"stage {self._config.model_stage} was given no input")
-        max_len = self._scheduler.max_len_of(leader.prompt_len, state.params.max_tokens)
+        room = self._scheduler.max_len_of(leader.prompt_len, None)
+        max_len = room if max_tokens is None else min(room, leader.prompt_len + max_tokens)
         for sequence in state.sequences:
             self._scheduler.close_prompt(sequence.key, max_len)
         self._admission.open_choices(state)
+        if not leader.tokens:
+            for choice in state.choices:
+                choice.end()

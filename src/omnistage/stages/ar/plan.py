@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from omnistage.stages.ar.frames import FedFrame
+
 
 class SequenceKey(NamedTuple):
     """Choice 0 .. n-1 of a request."""
@@ -22,7 +24,7 @@ class PlanRow(msgspec.Struct, frozen=True):
 
     `slot` is its row of the block table; `blocks` are written there from column `first_block` on (a sequence that was given
     a new slot lists all of its blocks). `samples`: the last token's logits are wanted. `capture_from`: hidden states of
-    positions from here on are wanted, None: of none.
+    positions from here on are wanted, None: of none. `frames`: what the last positions are computed from in place of tokens.
     """
 
     key: SequenceKey
@@ -33,6 +35,7 @@ class PlanRow(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
     samples: bool
     capture_from: int | None = None
+    frames: tuple[FedFrame, ...] = ()
 
     @property
     def end(self) -> int:

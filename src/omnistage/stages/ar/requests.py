@@ -118,6 +118,6 @@ class StepReport:
         if not self.choices and not self.tensors:
             return None
         metadata: dict[str, Any] = {"choices": self.choices} if self.choices else {}
-        if self.tensors:
+        if self.positions:
             metadata["positions"] = self.positions
         return MultimodalPayload(self.tensors, metadata)

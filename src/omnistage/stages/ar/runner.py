@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 import torch
@@ -19,17 +20,20 @@ from omnistage.core.errors import UnsupportedByModelError
 from omnistage.modeling.attention import CacheShape, PagedCache
 from omnistage.modeling.kernels.chosen import chosen_ops, renewed
 from omnistage.modeling.paged_attend import PagedAttend
-from omnistage.modeling.protocols import ARModel
+from omnistage.modeling.protocols import ARModel, FramedModel
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
 from omnistage.modeling.step import ARStep, BlockTable, StepRows
+from omnistage.stages.ar.frame_runner import FrameRunner
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 
 
 class RowResult(msgspec.Struct, frozen=True):
-    """What came of one row: what each of its SampleRows drew, and `hidden` states [rows, hidden] by layer."""
+    """What came of one row: what its SampleRow drew, and `hidden` states [rows, hidden] by layer. Of a framed model also the
+    `frame` that the token begins; None for a token that ends, and where none was found."""
 
     sampled: Sampled | None = None
     hidden: Mapping[int, torch.Tensor] = {}
+    frame: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class ARRunner:
     ) -> None:
         self.ops = chosen_ops(model.device)
         self._model = model
+        self._frames = FrameRunner(model) if isinstance(model, FramedModel) else None
         self._cache = PagedCache(cache_shape(model, block_size), num_blocks)
         self._table = BlockTable(max_num_seqs, -(-max_model_len // block_size))
         self._block_size = block_size
@@ -66,6 +71,10 @@ class ARRunner:
         """Input embeddings [n, hidden] of the sequence's next n positions, from 0 on."""
         self._embeds.setdefault(key, []).append(rows.to(self._model.device, self._model.dtype))
 
+    def prompt_rows(self, data: Mapping[str, Any]) -> torch.Tensor | None:
+        """Input rows [n, hidden] that a framed model makes of a bridge's prompt; None of another model."""
+        return None if self._frames is None else self._frames.prompt_rows(data, self.ops)
+
     def renew(self) -> None:
         """Takes the kernels if they have been compiled since; to be called when nothing is running."""
         self.ops = renewed(self.ops, self._model.device)
@@ -75,8 +84,12 @@ class ARRunner:
 
     def warm_up(self) -> None:
         """One pass over the null block. Raises UnsupportedByModelError for a model that does not attend once per layer."""
-        plan = StepPlan((PlanRow(SequenceKey("", 0), 0, 0, (0, 0), 0, (), samples=True),))
+        key = SequenceKey("", 0)
+        plan = StepPlan((PlanRow(key, 0, 0, (0, 0), 0, (), samples=True),))
+        if self._frames is not None:
+            self.hold_embeds(key, torch.zeros(2, self._model.hidden_size))
         attend = self._forward(plan, self._rows(plan))[1]
+        self.forget(key)
         if attend.calls != [1] * self._model.num_layers:
             raise UnsupportedByModelError(
                 f"the model attends {sum(attend.calls)} times in {self._model.num_layers} layers; accepted: once per layer"
@@ -92,11 +105,24 @@ class ARRunner:
         """The results of what was launched, in the order of its rows."""
         launched, self._launched = self._launched, None
         assert launched is not None
-        sampled = iter(sample(launched.made.logits, launched.samples, self.ops.draw) if launched.samples else [])
-        return [
-            RowResult(next(sampled) if row.samples else None, self._captured(launched, index, row))
-            for index, row in enumerate(launched.plan.rows)
-        ]
+        sampled = sample(launched.made.logits, launched.samples, self.ops.draw) if launched.samples else []
+        drawn = iter(self._completed(launched, sampled))
+        results: list[RowResult] = []
+        for index, row in enumerate(launched.plan.rows):
+            made, frame = next(drawn) if row.samples else (None, None)
+            results.append(RowResult(made, self._captured(launched, index, row), frame))
+        return results
+
+    def _completed(
+        self, launched: _Launched, sampled: Sequence[Sampled]
+    ) -> Sequence[tuple[Sampled, tuple[int, ...] | None]]:
+        """What was drawn, with the frames that it begins."""
+        if self._frames is None or not sampled:
+            return [(made, None) for made in sampled]
+        asked, hidden = launched.step.logit_rows, launched.made.hidden[self._model.num_layers]
+        if len(asked) < len(hidden):
+            hidden = hidden[asked]
+        return self._frames.complete(hidden, sampled, launched.samples, self.ops)
 
     def _rows(self, plan: StepPlan) -> StepRows:
         """What the plan computes, with the block table brought up to it."""
@@ -114,14 +140,18 @@ class ARRunner:
             [token for row in plan.rows for token in row.tokens],
             [end - 1 for row, end in zip(plan.rows, accumulate(counts), strict=True) if row.samples],
         )
-        if self._embeds and any(row.key in self._embeds for row in plan.rows):
+        if self._frames is not None:
+            step.embeds = self._frames.input_rows(plan, self._held_rows, self.ops)
+        elif self._embeds and any(row.key in self._embeds for row in plan.rows):
             step.embeds = self._input_rows(plan, step)
         return step
 
     def _forward(self, plan: StepPlan, step: StepRows) -> tuple[ARStep, PagedAttend]:
         attend = PagedAttend(self._cache, step, self.ops)
-        captures = any(row.capture_from is not None for row in plan.rows)
-        return self._model.forward(step, attend, self._capture_layers if captures else ()), attend
+        layers = self._capture_layers if any(row.capture_from is not None for row in plan.rows) else ()
+        if self._frames is not None and step.logit_rows:
+            layers = tuple({*layers, self._model.num_layers})  # what frames are drawn from
+        return self._model.forward(step, attend, layers), attend
 
     @torch.inference_mode()
     def _input_rows(self, plan: StepPlan, step: StepRows) -> torch.Tensor:
@@ -147,7 +177,8 @@ class ARRunner:
             return {}
         start = launched.step.q_start[index] + row.capture_from - row.start
         end = launched.step.q_start[index + 1]
-        return {layer: rows[start:end].clone() for layer, rows in launched.made.hidden.items()}
+        made = launched.made.hidden
+        return {layer: made[layer][start:end].clone() for layer in self._capture_layers}
 
 
 def cache_shape(model: ARModel, block_size: int) -> CacheShape:

@@ -141,6 +141,13 @@ class Scheduler:
         if sequence.is_open:
             sequence.prompt_len = len(sequence.tokens)
 
+    def supply(self, key: SequenceKey, sides: Sequence[int], *, all_there: bool) -> None:
+        """Sides that a sequence of frames may wait for; `all_there`: no more come."""
+        sequence = self._sequences[key]
+        self._is_stalled = False
+        if sequence.frames is not None:
+            sequence.frames.supply(sides, all_there=all_there)
+
     def close_prompt(self, key: SequenceKey, max_len: int) -> None:
         """An open prompt is complete: sampling may begin."""
         sequence = self._sequences[key]
@@ -208,6 +215,7 @@ class Scheduler:
         first_block = sequence.announced_blocks
         sequence.announced_blocks = len(sequence.blocks)
         captures = sequence.capture and sequence.captured_upto < end
+        frames, prompt_len = sequence.frames, sequence.prompt_len
         return PlanRow(
             key=sequence.key,
             slot=sequence.slot,
@@ -217,6 +225,7 @@ class Scheduler:
             blocks=tuple(sequence.blocks[first_block:]),
             samples=not sequence.is_open and end == len(sequence.tokens),
             capture_from=max(start, sequence.captured_upto) if captures else None,
+            frames=() if frames is None else frames.fed(start - prompt_len, end - prompt_len),
         )
 
     # ---- slots and blocks ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from omnistage.stages.ar.frames import FrameState
 from omnistage.stages.ar.plan import SequenceKey
 
 NO_SLOT = -1
@@ -19,7 +20,7 @@ class SequenceState:
     `content_key` None: its blocks are never shared (its tokens do not tell what was computed from). `capture`: hidden
     states are handed on, so none may be skipped; `captured_upto` is the first position not handed on yet. `is_open`:
     more of the prompt may come, nothing is sampled yet. `leader`: the choice whose prompt blocks this one takes over
-    once they are computed.
+    once they are computed. `frames`: what a framed model is fed in place of the tokens behind the prompt.
     """
 
     key: SequenceKey
@@ -30,6 +31,7 @@ class SequenceState:
     capture: bool = False
     is_open: bool = False
     leader: SequenceState | None = None
+    frames: FrameState | None = None
     prompt_len: int = 0
     ready: bool = True
     computed: int = 0
@@ -50,6 +52,8 @@ class SequenceState:
         """Tokens that can be computed. Of an open prompt the last one is kept back: it has to be the end of a step, so
         that something can be sampled, if no more come."""
         left = len(self.tokens) - self.computed - self.is_open
+        if self.frames is not None:
+            left = min(left, self.prompt_len + self.frames.num_ready - self.computed)
         return left if left > 0 else 0  # max() costs more than all of this, and it is asked for every row of every step
 
     @property
