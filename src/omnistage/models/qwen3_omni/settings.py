@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,3 +224,85 @@ def _same(section: Section, key: str, default: int, wanted: int, encoder: str) -
     if found != wanted:
         raise section.wrong(key, found, f"{wanted}, as the {encoder} encoder has it")
     return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Code2WavSettings:
+    """The codec decoder. `groups` codes make a frame; an output of the transformer sees `window` frames, its own among them; each
+    of `ratios`, then each of `rates` makes one step of time that many."""
+
+    codebook_size: int
+    groups: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    attention_bias: bool
+    norm_eps: float
+    rope_theta: float
+    window: int
+    ratios: tuple[int, ...]
+    rates: tuple[int, ...]
+    decoder_dim: int
+
+    @property
+    def samples_per_frame(self) -> int:
+        return math.prod(self.ratios) * math.prod(self.rates)
+
+    def samples_of(self, frames: int) -> int:
+        """How much sound so many frames make: each of `rates` begins one step late."""
+        steps = frames * math.prod(self.ratios)
+        for rate in self.rates:
+            steps = max(0, steps - 1) * rate
+        return steps
+
+
+def code2wav_settings(config: Section) -> Code2WavSettings:
+    """What is not said is as transformers has it."""
+    own = config.section("code2wav_config")
+    hidden, heads = own.integer("hidden_size", 1024, least=1), own.integer("num_attention_heads", 16, least=1)
+    if (act := own.values.get("hidden_act", "silu")) != "silu":
+        raise own.wrong("hidden_act", act, "silu")
+    rates = _rates(own, "upsample_rates", (8, 5, 4, 3))
+    decoder_dim = own.integer("decoder_dim", 1536, least=1)
+    if decoder_dim % 2 ** len(rates):
+        raise own.wrong(
+            "decoder_dim", decoder_dim, f"a multiple of {2 ** len(rates)}, halved at each of upsample_rates"
+        )
+    return Code2WavSettings(
+        codebook_size=own.integer("codebook_size", 2048, least=1),
+        groups=own.integer("num_quantizers", 16, least=1),
+        hidden_size=hidden,
+        num_layers=own.integer("num_hidden_layers", 8),
+        num_heads=heads,
+        num_kv_heads=own.integer("num_key_value_heads", 16, least=1),
+        head_dim=own.integer("head_dim", hidden // heads, least=2),
+        intermediate_size=own.integer("intermediate_size", 3072, least=1),
+        attention_bias=own.values.get("attention_bias", False) is True,
+        norm_eps=own.number("rms_norm_eps", 1e-5),
+        rope_theta=_rope_theta(own),
+        window=own.integer("sliding_window", 72, least=1),
+        ratios=_rates(own, "upsampling_ratios", (2, 2)),
+        rates=rates,
+        decoder_dim=decoder_dim,
+    )
+
+
+def _rates(section: Section, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    value = section.values.get(key, default)
+    match value:
+        case [*items] if items and all(type(item) is int and item > 0 for item in items):
+            return tuple(items)
+    raise section.wrong(key, value, "a list of integers > 0")
+
+
+def _rope_theta(section: Section) -> float:
+    """From `rope_parameters`, or beside the other keys, where folders written by earlier transformers have it."""
+    if section.values.get("rope_parameters") is None:
+        return section.number("rope_theta", 10_000.0)
+    rope = section.section("rope_parameters")
+    if (kind := rope.values.get("rope_type", "default")) != "default":
+        raise rope.wrong("rope_type", kind, "default")
+    return rope.number("rope_theta", 10_000.0)
