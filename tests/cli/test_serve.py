@@ -52,6 +52,18 @@ def test_what_was_not_said_is_not_overridden(served: list[ServeOptions]) -> None
     assert (served[0].port, served[0].host, served[0].api_key) == (8091, "127.0.0.1", None)
 
 
+def test_where_media_may_be_read_from(served: list[ServeOptions]) -> None:
+    """Fault: a flag that is given twice counts once, or one that was not given opens something."""
+    call("m")
+    call(*["m", "--allowed-media-domains", "a.org,b.org:8080", "--allowed-media-domains", "127.0.0.1:9"])
+    call("m", "--allowed-local-media-path", "/media")
+    assert [(options.allowed_media_domains, options.allowed_local_media_path) for options in served] == [
+        ((), None),
+        (("a.org,b.org:8080", "127.0.0.1:9"), None),
+        ((), Path("/media")),
+    ]
+
+
 def test_what_is_for_looking_into_is_off_unless_asked_for(served: list[ServeOptions]) -> None:
     """Fault: a server that writes requests into a file, or shows its inside, without having been told to."""
     call("m")

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from omnistage.core.errors import ConfigError
 from omnistage.serve import load as module
+from omnistage.serve.attachments import Attachments
 from omnistage.serve.load import load
 from omnistage.serve.options import ServeOptions
 from tests.fakes_runtime import FakeRuntime
@@ -37,6 +39,27 @@ def test_a_start_reads_the_flags_and_starts_the_stages(folder: str, monkeypatch:
     loaded = load(ServeOptions(folder, overrides=lambda: given, record_events=Path("events")))
     assert started == [Path("events")]
     assert (loaded.drain_timeout_s, loaded.engine.model.modalities) == (3.0, ("text",))
+
+
+def test_what_may_be_read_is_settled_at_the_start(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a host that is misspelt shows when the first request names it; or hosts are open and nothing can fetch."""
+    monkeypatch.setattr(module, "runtime_of", lambda _, **__: FakeRuntime())
+    given: dict[str, Any] = {"overrides": lambda: {"pipeline": "causal_lm"}}
+    with pytest.raises(ConfigError, match=r"--allowed-media-domains: 'http://a.org' is not accepted"):
+        load(ServeOptions(folder, allowed_media_domains=("http://a.org",), **given))
+    with pytest.raises(ConfigError, match="--allowed-local-media-path"):
+        load(ServeOptions(folder, allowed_local_media_path=Path("/nowhere"), **given))
+    made: list[Attachments] = []
+
+    class Noted(Attachments):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            made.append(self)
+
+    monkeypatch.setattr(module, "Attachments", Noted)
+    load(ServeOptions(folder, **given))
+    load(ServeOptions(folder, allowed_media_domains=("a.org",), **given))
+    assert [attachments.fetches for attachments in made] == [False, True]
 
 
 def test_inline_stages_are_refused(folder: str) -> None:

@@ -226,7 +226,7 @@ async def test_parameters_reach_the_stage_that_knows_them() -> None:
         ({"tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
         ({"response_format": {"type": "json_object"}}, "response_format", "{'type': 'text'}"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "null or 'none'"),
-        ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs", "does not serve"),
+        ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs", "it reads text only"),
         ({"model": 3}, "model", "string"),
     ],
 )

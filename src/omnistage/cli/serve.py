@@ -29,6 +29,15 @@ def run(
     async_chunk: Annotated[
         bool | None, typer.Option(help="Stages hand on while they work, or only at the end.")
     ] = None,
+    allowed_media_domains: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host that media may be fetched from: HOST or HOST:PORT. Once per host, or several with commas."
+        ),
+    ] = None,
+    allowed_local_media_path: Annotated[
+        Path | None, typer.Option(help="Folder below which file: URLs may name media.")
+    ] = None,
     record_events: Annotated[
         Path | None,
         typer.Option(help="New file for all that is decided, for `omnistage debug`. It holds what is asked."),
@@ -45,6 +54,8 @@ def run(
         deploy_config=deploy_config,
         overrides=partial(overrides_of, context.args, pipeline=pipeline, platform=platform, async_chunk=async_chunk),
         api_key=api_key,
+        allowed_media_domains=tuple(allowed_media_domains or ()),
+        allowed_local_media_path=allowed_local_media_path,
         record_events=record_events,
         debug=debug,
     )

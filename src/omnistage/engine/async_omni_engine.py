@@ -20,7 +20,7 @@ from omnistage.core.errors import (
     UnsupportedByModelError,
 )
 from omnistage.core.output import OmniRequestOutput
-from omnistage.core.request import OmniRequest
+from omnistage.core.request import OmniRequest, without_media
 from omnistage.engine import inspection
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.mailbox import BellState, MailboxState, Message, Parcel
@@ -62,10 +62,11 @@ class AsyncOmniEngine:
         """
         if self._closed:
             raise EngineClosedError("the engine is closed")
-        request = admit(self.model, ask)
+        request, stream = admit(self.model, ask), ask.stream
         parts = self._parts(request)
+        del ask, request  # media may be megabytes, and the answer may take its time
         try:
-            if ask.stream:
+            if stream:
                 async for part in parts:
                     if part is not None:
                         yield part
@@ -78,6 +79,7 @@ class AsyncOmniEngine:
         """Parts of the answer; None says that the parts before it are void."""
         record = RecordState(self.model, streamed=request.stream)
         mailbox = self._submitted(request, record)
+        request = without_media(request)
         ended = False
         try:
             while not ended:

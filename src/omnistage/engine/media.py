@@ -47,9 +47,13 @@ class MediaValue:
     most_nbytes: int
     declared: object = None
 
+    @property
+    def told(self) -> str:
+        """The value in few words."""
+        return told_of(self.value)
+
     def refusal(self, accepted: str) -> InvalidRequestError:
-        told = f"{self.where}: {told_of(self.value)} is not accepted"
-        return InvalidRequestError(f"{told}; accepted: {accepted}", field=self.where)
+        return InvalidRequestError(f"{self.where}: {self.told} is not accepted; accepted: {accepted}", field=self.where)
 
 
 MediaReader = Callable[[MediaValue], Media]

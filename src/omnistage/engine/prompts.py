@@ -82,6 +82,8 @@ def _source_of(model: ServedModel, value: dict[str, Any]) -> str:
     """Which of SOURCES the prompt is; all its keys are known."""
     more = model.prompt_keys
     for key in value:
+        if key in MEDIA_KEYS and key not in more:
+            raise InvalidRequestError(f"{key}: the model {model.name!r} cannot use it: it reads text only", field=key)
         if key in EXTRA_KEYS and key not in more:
             accepted = [name for name in COMMON_KEYS if name != key] + list(more)
             raise InvalidRequestError(

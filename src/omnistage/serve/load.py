@@ -14,10 +14,13 @@ from starlette.types import ASGIApp
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import require_processes, resolved, runtime_of, served_model
 from omnistage.obs.metrics import ServerMetrics
+from omnistage.serve.allowed import Allowed
+from omnistage.serve.attachments import Attachments
 from omnistage.serve.options import ServeOptions
 from omnistage.serve.serving import Serving, figures_of
 
 _APP = "omnistage.serve.app"
+_FETCHING = "omnistage.serve.fetching"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ def load(options: ServeOptions) -> Loaded:
     """Starts the stages and makes the app; does not wait for them. Raises what configuration raises."""
     resolution = resolved(options.model, deploy_config=options.deploy_config, overrides=options.overrides())
     require_processes(resolution)
+    allowed = Allowed.of(options.allowed_media_domains, options.allowed_local_media_path)
     metrics = ServerMetrics()
     engine = AsyncOmniEngine(
         served_model(resolution),
@@ -40,5 +44,14 @@ def load(options: ServeOptions) -> Loaded:
         observer=lambda record: metrics.ended(figures_of(record)),
     )
     engine.start()
-    serving = Serving(engine, int(time.time()), metrics, options.api_key, debug=options.debug)
+    # Imported only where something may be fetched, and not when the first one asks for it.
+    fetcher = importlib.import_module(_FETCHING).Fetcher(allowed) if allowed.hosts else None
+    serving = Serving(
+        engine,
+        int(time.time()),
+        metrics,
+        options.api_key,
+        debug=options.debug,
+        attachments=Attachments(allowed, fetcher),
+    )
     return Loaded(importlib.import_module(_APP).create_app(serving), engine, resolution.deploy.drain_timeout_s)

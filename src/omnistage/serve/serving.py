@@ -13,13 +13,16 @@ from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, Unsu
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures, ServerMetrics
+from omnistage.serve.allowed import Allowed
+from omnistage.serve.attachments import Attachments
 
 MAX_BODY_NBYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """`created` is the Unix time of the start; `api_key` None lets everyone in; `debug` opens /debug/state."""
+    """`created` is the Unix time of the start; `api_key` None lets everyone in; `debug` opens /debug/state; `attachments` reads
+    what requests point to."""
 
     engine: AsyncOmniEngine
     created: int
@@ -27,6 +30,7 @@ class Serving:
     api_key: str | None = None
     max_body_nbytes: int = MAX_BODY_NBYTES
     debug: bool = False
+    attachments: Attachments = field(default_factory=lambda: Attachments(Allowed()))
 
     @property
     def model_name(self) -> str:

@@ -26,7 +26,6 @@ ASKING_FOR_NOTHING: Mapping[str, tuple[object, ...]] = {
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
-    "mm_processor_kwargs": ({},),
 }
 """Fields that the engine cannot serve, with the values under which there is nothing to serve."""
 

@@ -24,7 +24,7 @@ from omnistage.serve.client import EventStream, until_gone
 from omnistage.serve.errors import error_object
 from omnistage.serve.media import DEFAULT_RATE, SHORT_SAMPLES, SILENCE, audio_format, encoded, streamed
 from omnistage.serve.protocol.chat import ChatRequest, as_sent, check_combinations, sampling_fields
-from omnistage.serve.protocol.strict import parse
+from omnistage.serve.protocol.strict import parsed
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
 from omnistage.serve.render.sse import DONE, event
 from omnistage.serve.serving import Serving
@@ -35,9 +35,9 @@ Outputs = AsyncGenerator[OmniRequestOutput, None]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How to answer: what is asked of the engine, the frame of the reply, and the sound's format."""
+    """How to answer: in pieces or whole, the frame of the reply, and the sound's format."""
 
-    ask: Ask
+    stream: bool
     frame: ChatFrame
     audio_format: str
 
@@ -48,17 +48,19 @@ def router(serving: Serving) -> APIRouter:
 
     @routes.post(PATH, openapi_extra=schema)
     async def chat_completions(request: Request) -> Response:
-        body = parse(ChatRequest, await serving.read_body(request))
+        body = await parsed(ChatRequest, await serving.read_body(request))
         serving.require_model(body.model)
         serving.require_endpoint(PATH)
-        reply = reply_to(serving, body)
-        outputs = serving.engine.generate(reply.ask)
+        ask, reply = reply_to(serving, body)
+        beginning = begun(serving, ask)
+        body.messages = None  # which may be megabytes, while the answer takes its time
+        del ask
         try:
-            first = await until_gone(request.receive, anext(outputs))
+            first, outputs = await until_gone(request.receive, beginning)
         except InvalidRequestError as error:
             raise as_sent(body, error) from None
         reply = replace(reply, frame=replace(reply.frame, reply_id=f"chatcmpl-{first.request_id}"))
-        if reply.ask.stream:
+        if reply.stream:
             return EventStream(events(serving, reply, first, outputs), outputs.aclose)
         await outputs.aclose()
         return JSONResponse(await whole_reply(serving, reply, first))
@@ -66,16 +68,25 @@ def router(serving: Serving) -> APIRouter:
     return routes
 
 
-def reply_to(serving: Serving, body: ChatRequest) -> Reply:
-    """What to ask of the engine. Where speech is wanted its text is asked for too: it is the speech's transcript."""
+async def begun(serving: Serving, ask: Ask) -> tuple[OmniRequestOutput, Outputs]:
+    """The first part of the answer, and those that follow. What the request points to is read before."""
+    outputs = serving.engine.generate(await serving.attachments.attached(serving.engine.model, ask))
+    del ask
+    return await anext(outputs), outputs
+
+
+def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
+    """What to ask of the engine, and how to answer.
+    Where speech is wanted its text is asked for too: it is the speech's transcript."""
     model = serving.engine.model
     asked = read_modalities(model, ["text"] if body.modalities is None else body.modalities)
     check_combinations(body, asked)
     spoken = "audio" in asked
     wants = tuple(dict.fromkeys((*asked, "text"))) if spoken and "text" in model.modalities else asked
     stream = bool(body.stream)
+    options = {} if body.mm_processor_kwargs in (None, {}) else {"mm_processor_kwargs": body.mm_processor_kwargs}
     ask = Ask(
-        {"messages": body.messages},
+        {"messages": body.messages, **options},
         body.sampling_params_list,
         fields=sampling_fields(body),
         wants=wants,
@@ -92,7 +103,7 @@ def reply_to(serving: Serving, body: ChatRequest) -> Reply:
         include_metrics=bool(body.include_metrics),
     )
     given = None if body.audio is None else body.audio.format
-    return Reply(ask, frame, audio_format(given, streamed=stream))
+    return ask, Reply(stream, frame, audio_format(given, streamed=stream))
 
 
 async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> dict[str, Any]:
