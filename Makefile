@@ -5,6 +5,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+REFERENCES := .venv-ref
 ONLY ?=
 
 # What decides without a device: its branches are all to be walked by tests.
@@ -14,7 +15,7 @@ COVERED := $(subst $(space),$(comma),$(addprefix */omnistage/,core/* config/* or
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install fetch weights demo test faults check format cover bench bench-all mutants wheel clean
+.PHONY: install fetch weights references demo test faults check format cover bench bench-all mutants wheel clean
 
 install: $(READY)
 
@@ -30,6 +31,18 @@ fetch: $(READY)
 # Everything that tests marked `weights` need: the demo's, and a recogniser that listens to it.
 weights: fetch
 	$(BIN)/python -m tests.tools.whisper
+
+# What transformers makes of the inputs of tests, written once and kept in tests/references. It needs torchvision for videos, which
+# neither the package nor its tests have; so it has an environment of its own.
+references: $(REFERENCES)/.ready
+	PYTHONPATH=src:. $(REFERENCES)/bin/python -m tests.references.write_qwen3_omni
+
+$(REFERENCES)/.ready: constraints.txt
+	test -x $(REFERENCES)/bin/python || $(PYTHON) -m venv $(REFERENCES)
+	$(REFERENCES)/bin/python -m pip install --quiet --no-input -c constraints.txt \
+	    msgspec numpy pillow safetensors tokenizers torch transformers
+	$(REFERENCES)/bin/python -m pip install --quiet --no-input --no-deps -c constraints.txt torchvision
+	touch $@
 
 demo: fetch
 	$(BIN)/python examples/demo.py

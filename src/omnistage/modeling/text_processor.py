@@ -6,7 +6,7 @@ itself; token_ids pass through. Importing transformers' tokenizers would cost se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +54,39 @@ class TextProcessor:
         return self._eos_token_ids
 
     def __call__(self, request: OmniRequest) -> ProcessedPrompt:
+        return ProcessedPrompt(self.ids_of(request.prompt))
+
+    def ids_of(self, prompt: Prompt) -> tuple[int, ...]:
         """Raises InvalidRequestError for a prompt that is blank, unknown to the template or out of the vocabulary."""
-        match request.prompt:
+        match prompt:
             case Prompt(token_ids=tuple() as token_ids):
-                return ProcessedPrompt(self._checked(token_ids))
+                return self._checked(token_ids)
             case Prompt(messages=tuple() as messages):
-                extra = request.prompt.additional_information.get("chat_template_kwargs", {})
-                return ProcessedPrompt(self._encode(self.render(messages, extra), "messages", add_special_tokens=False))
+                extra = prompt.additional_information.get("chat_template_kwargs", {})
+                return self.encode(self.render(messages, extra), "messages", add_special_tokens=False)
             case Prompt(text=str() as text) if text.strip():
-                return ProcessedPrompt(self._with_bos(self._encode(text, "prompt", add_special_tokens=True)))
-        raise InvalidRequestError.of("prompt", request.prompt.text, "a text that is not blank, messages or token ids")
+                return self._with_bos(self.encode(text, "prompt", add_special_tokens=True))
+        raise InvalidRequestError.of("prompt", prompt.text, "a text that is not blank, messages or token ids")
 
     def depends_on_prompt_alone(self, prompt: Prompt) -> bool:
         """False where the chat template looks at the clock, for example."""
         return prompt.messages is None or self._template is None or self._template.is_repeatable
 
-    def render(self, messages: tuple[dict[str, Any], ...], variables: Mapping[str, Any]) -> str:
-        """Messages as the text that the model reads."""
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Messages as the text that a model of text alone reads: the parts of a content are lines."""
+        flat = [_with_plain_content(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        return self.fill(flat, variables)
+
+    def fill(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """The chat template over messages as they are."""
         if self._template is None:
             raise InvalidRequestError("messages: this model has no chat template; accepted: prompt", field="messages")
         if not messages:
             raise InvalidRequestError.of("messages", [], "at least one message")
-        flat = [_with_plain_content(message, f"messages[{index}]") for index, message in enumerate(messages)]
-        return self._template.render(flat, **variables)
+        return self._template.render(messages, **variables)
 
-    def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+    def encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """`field` is what messages call the text. Raises InvalidRequestError for one that is too long or makes no token."""
         if len(text) > self._max_chars:
             accepted = f"at most {self._max_chars}, more than {self._max_tokens} tokens hold"
             raise InvalidRequestError.of(field, f"{text[:20]}... of {len(text)} characters", accepted)
