@@ -1,6 +1,7 @@
 """`omnistage generate` over a runtime without stages."""
 
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,43 @@ def test_what_is_wrong_is_told_before_anything_starts(
     """Fault: weights are loaded for a request that is refused, or the text is another than Python's."""
     assert call(*words) == 1
     assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert served["runtime"].submitted == []
+
+
+def test_files_are_shown_before_what_is_said(served: Served, tmp_path: Path) -> None:
+    """Fault: a flag that is given twice counts once, or files come behind the question about them."""
+    served["model"] = replace(SPOKEN, reads=("text", "image", "audio", "video"))
+    for name in ("a.png", "b.png", "c.wav", "d.mp4"):
+        (tmp_path / name).write_bytes(name.encode())
+    files = [("video", "d.mp4"), ("image", "a.png"), ("audio", "c.wav"), ("image", "b.png")]
+    assert call(*(word for kind, name in files for word in (f"--{kind}", str(tmp_path / name)))) == 0
+    prompt = submitted(served).prompt
+    assert prompt.messages is not None
+    assert prompt.messages[0]["content"] == [
+        {"type": "image", "media": 0},
+        {"type": "image", "media": 1},
+        {"type": "audio", "media": 2},
+        {"type": "video", "media": 3},
+        {"type": "text", "text": "Hi"},
+    ]
+    assert [media.data for media in prompt.media] == [b"a.png", b"b.png", b"c.wav", b"d.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        (("text", "image"), "a file that can be read (No such file or directory)"),
+        (("text",), "this model reads text only"),
+    ],
+)
+def test_a_file_that_cannot_be_shown_is_one_line(
+    served: Served, reads: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a traceback, or a model that loads before its file is looked for."""
+    served["model"] = replace(SPOKEN, reads=reads)
+    assert call("--image", "/nowhere/a.png") != 0
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
     assert served["runtime"].submitted == []
 
 

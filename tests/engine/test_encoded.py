@@ -42,6 +42,7 @@ def test_base64_comes_back_as_it_was(count: int) -> None:
         "abcd\n",
         "QQ==QQ==",
         "A" * 2**20 + "ab=c",
+        "A" * (2**20 - 4) + "QQ==" + "AAAA",
         "\ud800abc",
     ],
 )

@@ -212,6 +212,7 @@ def test_schemes(text: str, scheme: str) -> None:
         (b"x" * 10**6, "bytes of 1000000 bytes"),
         (np.zeros((9, 1000)), "an array [9, 1000] of float64"),
         ({"x": 1}, "a dict"),
+        (Path("a/b"), "'a/b'"),
         (None, "None"),
         (2.5, "2.5"),
     ],

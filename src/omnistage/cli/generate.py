@@ -20,6 +20,7 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import resolved, runtime_of, served_model
+from omnistage.engine.media import read_local
 from omnistage.engine.outputs import whole
 from omnistage.obs.log import configure_logging
 from omnistage.serve.media import DEFAULT_RATE, encoded
@@ -33,6 +34,11 @@ def run(
     context: typer.Context,
     model: Model,
     prompt: Annotated[str, typer.Option(help="What to say to the model.")],
+    image: Annotated[
+        list[Path] | None, typer.Option(help="Picture to show it, before what is said; several times.")
+    ] = None,
+    audio: Annotated[list[Path] | None, typer.Option(help="Sound for it to hear; several times.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="Video for it to see; several times.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the speech: .wav, .flac, .mp3, .opus, .ogg, .pcm.")] = None,
     modalities: Annotated[str | None, typer.Option(help="What to make, such as text,audio.")] = None,
     voice: Annotated[str | None, typer.Option(help="Who speaks.")] = None,
@@ -50,7 +56,8 @@ def run(
     fields = {name: value for name, value in given.items() if value is not None}
     wants = asked_modalities(modalities, out)
     # The template of a chat model makes a question of it.
-    ask = Ask({"messages": [{"role": "user", "content": prompt}], "modalities": wants}, fields=fields, stream=True)
+    message = {"role": "user", "content": content_of(prompt, image=image, audio=audio, video=video)}
+    ask = Ask({"messages": [message], "modalities": wants}, fields=fields, stream=True, read_media=read_local)
     file_format = None if out is None else format_of(out)
     resolution = resolved(model, deploy_config=deploy_config, overrides=overrides)
     served = served_model(resolution)
@@ -62,6 +69,14 @@ def run(
     answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime_of(resolution)), ask))
     if out is not None and file_format is not None:
         save_audio(answer, out, file_format)
+
+
+def content_of(prompt: str, **files: list[Path] | None) -> str | list[dict[str, object]]:
+    """What is said, after the `files` that are shown, by kind."""
+    parts: list[dict[str, object]] = [
+        {"type": kind, kind: path} for kind, paths in files.items() for path in paths or ()
+    ]
+    return [*parts, {"type": "text", "text": prompt}] if parts else prompt
 
 
 def asked_modalities(modalities: str | None, out: Path | None) -> list[str] | None:

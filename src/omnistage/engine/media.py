@@ -164,8 +164,8 @@ def is_frames(values: object) -> bool:
 def told_of(value: object) -> str:
     """A value in few words: of megabytes only how many they are."""
     match value:
-        case str() as text:
-            return repr(shortened(text))
+        case str() | Path() as text:
+            return repr(shortened(str(text)))
         case bytes() | bytearray() | memoryview():
             return f"{type(value).__name__} of {len(value)} bytes"
         case np.ndarray():

@@ -33,6 +33,7 @@ def test_media_and_how_they_are_read_are_part_of_the_key() -> None:
         (),
         (picture,),
         (sound,),
+        (Media(kind="image", data=b"ba"),),
         (picture, sound),
         (sound, picture),
         (Media(kind="image", data=b"a"), Media(kind="image", data=b"b")),
