@@ -110,3 +110,13 @@ def test_parts_of_tensors_and_tensors_of_others(tmp_path: Path) -> None:
     assert reader.names("y") == ["y"]
     with expect_broken("a.x has shape [2, 3]"):
         reader.read_part("x", [3, 3], 1)
+
+
+def test_a_mapped_tensor_stays_as_it_is_stored(tmp_path: Path) -> None:
+    """Fault: a table of which few rows are read is converted, and so read whole; another shape is taken."""
+    table = torch.arange(6, dtype=torch.bfloat16).view(3, 2)
+    save_file({"table": table}, tmp_path / WEIGHTS)
+    reader = WeightsReader(tmp_path, torch.float32, prefix="table")
+    assert torch.equal(reader.mapped("", [3, 2]), table)
+    with expect_broken("[3, 2]", "[2, 3]"):
+        reader.mapped("", [2, 3])

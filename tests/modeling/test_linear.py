@@ -17,6 +17,7 @@ from omnistage.modeling.linear import (
     laid_out,
     packed,
     padded_count,
+    with_bias,
 )
 
 CPU = torch.device("cpu")
@@ -74,3 +75,14 @@ def test_panels_hold_every_weight_once(outs: int) -> None:
 def test_weights_lie_as_asked_where_that_serves_them(layout: Layout, dtype: torch.dtype, wanted: type) -> None:
     """Fault: a dtype that no kernel knows is laid out for one, and ends the loading or the first step."""
     assert type(laid_out(PlainLinear(torch.zeros(8, 8, dtype=dtype)), layout)) is wanted
+
+
+@pytest.mark.parametrize("layout", ["plain", "panels", "packed"])
+def test_a_layer_takes_another_bias(layout: Layout) -> None:
+    """Fault: the bias of a layout is left out, or the weights are copied."""
+    if layout == "packed" and not can_pack(torch.float32, torch.device("cpu")):
+        pytest.skip("oneDNN is not here")
+    layer = laid_out(PlainLinear(torch.eye(3)), layout)
+    biased = with_bias(layer, torch.tensor([0.0, 1.0, float("-inf")]))
+    made = biased(TorchOps(), torch.tensor([[5.0, 6.0, 7.0]]))
+    assert made.tolist() == [[5.0, 7.0, float("-inf")]]

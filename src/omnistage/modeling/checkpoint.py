@@ -85,6 +85,10 @@ class WeightsReader:
         self._took(stored)
         return converted
 
+    def mapped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """The tensor `name` as it is stored, still in its file: only what is looked at is read, at every look."""
+        return self._stored(name, shape)
+
     def read_joined(self, shapes: Mapping[str, Sequence[int]]) -> torch.Tensor:
         """Several tensors as one along the first axis, each converted straight into its place."""
         rows = sum(shape[0] for shape in shapes.values())

@@ -130,7 +130,7 @@ class Decoder:
         self.shape = shape
         self.dtype = weights.final_norm.dtype
         self.device = weights.final_norm.device
-        self._weights = weights
+        self.weights = weights
         self._rotations = RotationCache(shape.head_dim, shape.rope_theta, self.device, shape.rope_sections)
 
     @property
@@ -158,12 +158,12 @@ class Decoder:
         return self.shape.max_positions
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return embedded(token_ids, self._weights.embedding)
+        return embedded(token_ids, self.weights.embedding)
 
     def forward(self, step: StepRows, attend: Attend, capture_layers: Sequence[int] = ()) -> ARStep:
         """See `ARModel`."""
         rotations = self._rotations.reaching(step.longest) if step.rotary is None else step.rotary
-        return attend.decoder(self._weights, rotations, capture_layers)
+        return attend.decoder(self.weights, rotations, capture_layers)
 
     def rotations(self, positions: torch.Tensor) -> torch.Tensor:
         """See `PositionedModel`."""
@@ -281,9 +281,12 @@ class _Loader:
         return HeadNorms(self._reader.read(query, size), self._reader.read(key, size), self._shape.rms_norm_eps)
 
     def _linear(self, outs: Mapping[str, int], ins: int) -> Linear:
-        """The linear layers `outs` (name -> rows), joined."""
-        weight = self._reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
-        has_bias = all(f"{name}.bias" in self._reader for name in outs)
-        named = {f"{name}.bias": [rows] for name, rows in outs.items()}
-        plain = PlainLinear(weight, self._reader.read_joined(named) if has_bias else None)
-        return laid_out(plain, self._layout)
+        return read_linear(self._reader, outs, ins, self._layout)
+
+
+def read_linear(reader: WeightsReader, outs: Mapping[str, int], ins: int, layout: Layout) -> Linear:
+    """The linear layers `outs` (name -> rows), joined, with their biases where all have one."""
+    weight = reader.read_joined({f"{name}.weight": [rows, ins] for name, rows in outs.items()})
+    has_bias = all(f"{name}.bias" in reader for name in outs)
+    named = {f"{name}.bias": [rows] for name, rows in outs.items()}
+    return laid_out(PlainLinear(weight, reader.read_joined(named) if has_bias else None), layout)

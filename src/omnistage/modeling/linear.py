@@ -6,7 +6,7 @@ torch's own product, and cannot be read back; panels can.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -97,6 +97,14 @@ def laid_out(linear: PlainLinear, layout: Layout) -> Linear:
     if layout == "packed" and can_pack(dtype, device):
         return packed(linear)
     return linear
+
+
+def with_bias(linear: Linear, bias: torch.Tensor) -> Linear:
+    """The layer with `bias` [out] in place of its own. Weights are shared."""
+    match linear:
+        case PlainLinear() | PanelLinear() | PackedLinear():
+            return replace(linear, bias=bias)
+    raise TypeError(f"a {type(linear).__name__} has no bias")
 
 
 def can_panel(dtype: torch.dtype, device: torch.device) -> bool:

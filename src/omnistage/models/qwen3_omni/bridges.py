@@ -1,15 +1,140 @@
-"""What travels between the stages, and what becomes of it there."""
+"""What travels between the stages, and what becomes of it there.
+
+    thinker --for_talker--> new tokens, rows of media, what the prompt leaves --talker_bridge--> the talker's prompt, then sides
+    talker --for_code2wav--> frames of codes --code2wav_bridge--> the same
+
+The first token of the answer belongs to the talker's prompt. Every later one is the side of one step, then comes the end of the
+text, and what follows is padded. A token that ends the answer is not spoken; at the length, all are. An answer without a token to
+speak makes no prompt, and no sound.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from omnistage.core.errors import StageFailedError
-from omnistage.core.payload import MultimodalPayload
+from omnistage.core.params import GenerationParams
+from omnistage.core.payload import MultimodalPayload, TensorSource
+from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import StageInput
+from omnistage.models.qwen3_omni.handoff import TalkerPrompt
+
+CODE2WAV = 2
+"""The stage whose parameters name the voice. Its pipeline has that number for it."""
 
 FRAMES = "frames"
 """The tensor of codec frames: int32 [frames, groups]."""
+
+END_OF_TEXT, PAD = -1, -2
+"""Sides of the talker that are no tokens."""
+
+MEDIA = "media"
+"""Rows [m, thinker's hidden] of the accepted layer, at the places of media."""
+
+_HIDDEN = "hidden_"
+
+
+def for_talker(capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload | None:
+    """New tokens of the first choice that are spoken, whether it has ended, rows of media, and what the prompt leaves."""
+    tensors = {name: tensor for name, tensor in capture.tensors.items() if not name.startswith(_HIDDEN)}
+    rows = [tensor for name, tensor in capture.tensors.items() if name.startswith(_HIDDEN)]
+    if rows and rows[0].spec.shape[0]:
+        tensors[MEDIA] = rows[0]
+    metadata: dict[str, Any] = {}
+    for choice in capture.metadata.get("choices", ()):
+        if choice["index"] == 0:
+            metadata |= _said(choice)
+    if "prompt" in capture.metadata:
+        metadata |= {"prompt": capture.metadata["prompt"], "voice": _voice(request)}
+    return MultimodalPayload(tensors, metadata) if tensors or metadata else None
+
+
+def _said(choice: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = list(choice["token_ids"])
+    if choice["finish_reason"] is None:
+        return {"token_ids": tokens}
+    is_end = isinstance(choice.get("stop_reason"), int)
+    return {"token_ids": tokens[:-1] if is_end else tokens, "ended": True}
+
+
+def _voice(request: OmniRequest) -> str | None:
+    params = request.stage_params.get(CODE2WAV)
+    return params.voice if isinstance(params, GenerationParams) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the talker's stage has been told of a request and not used yet. `media` are parts of the rows, in order; `tokens` of the
+    text wait for the rows of media that stand before them. `begun`: the prompt has been made."""
+
+    prompt: TalkerPrompt | None = None
+    voice: str | None = None
+    media: tuple[TensorSource, ...] = ()
+    tokens: tuple[int, ...] = ()
+    ended: bool = False
+    begun: bool = False
+
+
+def talker_bridge(
+    state: Heard | None, source: int, seq: int, payload: MultimodalPayload | None, last: bool
+) -> tuple[Heard, list[StageInput]]:
+    """The prompt as soon as its rows and the first token are there, closed; then sides. Raises StageFailedError where the thinker
+    ends before it has sent what it announced."""
+    heard = state or Heard()
+    if payload is not None:
+        heard = _heard(heard, payload)
+    inputs: list[StageInput] = []
+    if not heard.begun and heard.tokens and _is_whole(heard):
+        inputs += [_prompt_of(heard), StageInput({"close": True})]
+        heard = Heard(tokens=heard.tokens[1:], ended=heard.ended, begun=True)
+    if heard.begun and (heard.tokens or heard.ended):
+        inputs.append(StageInput({"sides": [*heard.tokens, *[END_OF_TEXT] * heard.ended]}))
+        heard = Heard(begun=True)
+    if last and not heard.begun and heard.tokens:
+        raise StageFailedError("the thinker ended before it had sent the rows of media that its prompt has")
+    return heard, inputs
+
+
+def _heard(heard: Heard, payload: MultimodalPayload) -> Heard:
+    told, own = payload.metadata, payload.copied()
+    if "prompt" in told:
+        arrays = {name: own.numpy(name) for name in own.tensors if name != MEDIA}
+        heard = replace(heard, prompt=TalkerPrompt.of({**told["prompt"], **arrays}), voice=told["voice"])
+    if MEDIA in own.tensors:
+        heard = replace(heard, media=(*heard.media, own.tensors[MEDIA]))
+    tokens = (*heard.tokens, *told.get("token_ids", ()))
+    return replace(heard, tokens=tokens, ended=heard.ended or told.get("ended", False))
+
+
+def _is_whole(heard: Heard) -> bool:
+    sent = sum(part.spec.shape[0] for part in heard.media)
+    return heard.prompt is not None and sent == len(heard.prompt.media_rows)
+
+
+def _prompt_of(heard: Heard) -> StageInput:
+    prompt = heard.prompt
+    assert prompt is not None
+    written = {
+        "user_ids": prompt.user_ids,
+        "media_rows": prompt.media_rows,
+        "media": heard.media,
+        "first": heard.tokens[0],
+        "voice": heard.voice,
+    }
+    rows = prompt.positions.shape[1]
+    if prompt.next_position == rows and (prompt.positions == np.arange(rows)).all():
+        return StageInput({"prompt": written})  # as without positions, for which a step costs less
+    return StageInput({"prompt": written, "positions": prompt.positions, "next_position": prompt.next_position})
+
+
+def for_code2wav(capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload | None:
+    """The frames that were made."""
+    frames = capture.tensors.get(FRAMES)
+    return None if frames is None else MultimodalPayload({FRAMES: frames})
 
 
 def code2wav_bridge(
