@@ -14,8 +14,8 @@ def test_every_model_has_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("OMNISTAGE_CACHE", str(tmp_path))
     table = {row[0]: row for row in rows()}
     assert table.keys() == REGISTRY.keys()
-    assert table["demo"][2:] == ("text, audio", "af_heart, am_michael", "not here yet: omnistage fetch demo")
-    assert table["causal_lm"][4] == "a folder of yours"
+    assert table["demo"][2:] == ("text", "text, audio", "af_heart, am_michael", "not here yet: omnistage fetch demo")
+    assert table["causal_lm"][5] == "a folder of yours"
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,5 +24,5 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         main(["models"])
     head, *lines = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
-    assert head.split() == ["NAME", "STAGES", "MAKES", "VOICES", "WEIGHTS"]
+    assert head.split() == ["NAME", "STAGES", "READS", "MAKES", "VOICES", "WEIGHTS"]
     assert len(lines) == len(REGISTRY)

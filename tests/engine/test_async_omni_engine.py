@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,25 @@ async def test_an_item_is_acknowledged_only_after_the_consumer_came_back() -> No
         await anext(parts)
         await asyncio.sleep(0)
         assert runtime.taken == [(0, 0, 1)]
+
+
+async def test_media_of_open_requests_are_counted() -> None:
+    """Fault: what is held for requests is not known, or never goes down again."""
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+    engine = AsyncOmniEngine(replace(SPOKEN, reads=("text", "image")), runtime)
+    prompt = {"prompt": "x", "multi_modal_data": {"image": [b"12345", b"123"]}}
+    first, second = (engine.generate(Ask(prompt, stream=True)) for _ in range(2))
+    await anext(first)
+    await anext(second)
+    await anext(engine.generate(Ask("x", stream=True)))
+    assert engine.media_nbytes == 16
+    await first.aclose()  # which lets the others go on as well
+    async for _ in second:
+        pass
+    for _ in range(100):  # it is the runtime that says when one has ended
+        await asyncio.sleep(0.01 if engine.media_nbytes else 0)
+    assert engine.media_nbytes == 0
 
 
 async def test_a_consumer_that_leaves_aborts_its_request() -> None:

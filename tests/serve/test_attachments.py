@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.core.errors import InvalidRequestError
+from omnistage.core.errors import InvalidRequestError, QueueFullError
 from omnistage.core.request import Media
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.media import MediaValue
@@ -175,6 +175,17 @@ async def test_what_comes_from_elsewhere_is_bounded_together(monkeypatch: pytest
     small = ServedModel("omni", (THINKER,), reads=("text", "image"), max_media_nbytes=1024)
     with pytest.raises(InvalidRequestError, match="at most 1024 bytes"):
         await media_of(attachments, said(url("KIB-2")), small)
+
+
+async def test_no_more_is_read_while_open_requests_hold_too_much() -> None:
+    """Fault: as many videos are held as callers like to send."""
+    attachments, fetcher = reader()
+    await attachments.attached(OMNI, said(url("a")), module.MOST_OPEN_NBYTES)
+    with pytest.raises(QueueFullError) as caught:
+        await attachments.attached(OMNI, said(url("b")), module.MOST_OPEN_NBYTES + 1)
+    assert caught.value.retry_after_s == 1.0
+    assert fetcher.asked == ["a"]
+    await attachments.attached(OMNI, Ask("words"), module.MOST_OPEN_NBYTES + 1)
 
 
 async def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -14,19 +14,26 @@ from omnistage.models.registry import REGISTRY
 
 def run() -> None:
     """List the models that can be served."""
-    table = [("NAME", "STAGES", "MAKES", "VOICES", "WEIGHTS"), *rows()]
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    table = [("NAME", "STAGES", "READS", "MAKES", "VOICES", "WEIGHTS"), *rows()]
+    widths = [max(len(row[column]) for row in table) for column in range(5)]
     for row in table:
-        typer.echo("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[4]]))
+        typer.echo("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[5]]))
 
 
-def rows() -> Iterator[tuple[str, str, str, str, str]]:
+def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     """One row per model of the registry."""
     for name in REGISTRY:
         pipeline = read_pipeline(REGISTRY, name, "registry")
         stages = " -> ".join(f"{stage.model_stage} ({stage.execution_type.value})" for stage in pipeline.stages)
         makes = ", ".join(str(stage.final_output_type) for stage in pipeline.stages if stage.final_output)
-        yield name, stages, makes, ", ".join(pipeline.voices) or "-", _weights(pipeline, name)
+        yield (
+            name,
+            stages,
+            ", ".join(pipeline.reads),
+            makes,
+            ", ".join(pipeline.voices) or "-",
+            _weights(pipeline, name),
+        )
 
 
 def _weights(pipeline: PipelineConfig, name: str) -> str:

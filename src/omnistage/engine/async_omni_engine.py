@@ -47,6 +47,7 @@ class AsyncOmniEngine:
         self._runtime = runtime
         self._observer = observer
         self._open: dict[str, MailboxState] = {}
+        self._media: dict[str, int] = {}
         self._bell: BellState | None = None
         self._taken: list[Taken] = []
         self._closed = False
@@ -97,6 +98,8 @@ class AsyncOmniEngine:
         self._bell = self._bell or BellState()
         mailbox = MailboxState(self._bell)
         self._open[request.request_id] = mailbox
+        if request.prompt.media:
+            self._media[request.request_id] = sum(len(media.data) for media in request.prompt.media)
         self._runtime.submit(request, _Watch(self, request.request_id, mailbox, record).take)
         return mailbox
 
@@ -126,6 +129,12 @@ class AsyncOmniEngine:
 
     def _ended(self, request_id: str) -> None:
         self._open.pop(request_id, None)
+        self._media.pop(request_id, None)
+
+    @property
+    def media_nbytes(self) -> int:
+        """Bytes of the media of all open requests: each is held until it has ended, for it might have to begin again."""
+        return sum(list(self._media.values()))  # a copy, as requests end in other threads
 
     async def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
         """Ends a request and waits until it has ended. False if there is no such open request."""

@@ -2,7 +2,8 @@
 
 First the whole request is admitted without a byte of its media, so that what is wrong with it is told before anything is fetched;
 then all media are read, several at once; then the engine reads the prompt again and finds them here. Bounds: MOST_NBYTES of a
-request from elsewhere, AT_ONCE of its media at a time, READS of URLs over all requests. Who leaves ends what is read for him.
+request from elsewhere, AT_ONCE of its media at a time, READS of URLs over all requests, and MOST_OPEN_NBYTES that open requests may
+hold when another one is let in. Who leaves ends what is read for him.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from omnistage.core.errors import InvalidRequestError
+from omnistage.core.errors import InvalidRequestError, QueueFullError
 from omnistage.core.request import Media
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.encoded import require_size
@@ -26,6 +27,8 @@ from omnistage.serve.allowed import Allowed
 MOST_NBYTES = 64 * 2**20
 AT_ONCE = 4
 READS = 16
+MOST_OPEN_NBYTES = 2**30
+_RETRY_AFTER_S = 1.0
 _LARGE_CHARS = 64 * 2**10
 """A longer text is decoded in a thread."""
 
@@ -49,8 +52,9 @@ class Attachments:
         """True if other hosts can be asked."""
         return self._fetcher is not None
 
-    async def attached(self, model: ServedModel, ask: Ask) -> Ask:
-        """`ask` with its media at hand. Raises InvalidRequestError."""
+    async def attached(self, model: ServedModel, ask: Ask, open_nbytes: int = 0) -> Ask:
+        """`ask` with its media at hand. `open_nbytes`: what the media of open requests have. Raises InvalidRequestError, and
+        QueueFullError where these are too many already."""
         if model.reads == ("text",):
             return ask
         wanted: list[MediaValue] = []
@@ -61,6 +65,9 @@ class Attachments:
             return Media(kind=found.kind, data=b"", where=found.where)
 
         admit(model, replace(ask, read_media=note))
+        if wanted and open_nbytes > MOST_OPEN_NBYTES:
+            message = f"the media of open requests have {open_nbytes} bytes already"
+            raise QueueFullError(message, retry_after_s=_RETRY_AFTER_S)
         held = await self._read_all(wanted, _BudgetState(min(MOST_NBYTES, model.max_media_nbytes)))
         return replace(ask, read_media=lambda found: held[found.where])
 

@@ -70,7 +70,8 @@ def router(serving: Serving) -> APIRouter:
 
 async def begun(serving: Serving, ask: Ask) -> tuple[OmniRequestOutput, Outputs]:
     """The first part of the answer, and those that follow. What the request points to is read before."""
-    outputs = serving.engine.generate(await serving.attachments.attached(serving.engine.model, ask))
+    engine = serving.engine
+    outputs = engine.generate(await serving.attachments.attached(engine.model, ask, engine.media_nbytes))
     del ask
     return await anext(outputs), outputs
 

@@ -111,9 +111,9 @@ class HelperProcess:
 
 def _environment() -> dict[str, str]:
     """The worker's, and its module path. A worker keeps what it has freed, for the next step's temporaries; a helper gives back
-    what loading a tokenizer took."""
+    what loading a tokenizer took. Its threads share two heaps: each reserves addresses, which are bounded (prepare.bounds)."""
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    thresholds = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MALLOC_TRIM_THRESHOLD_": str(2**17)}
+    thresholds = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MALLOC_TRIM_THRESHOLD_": str(2**17), "MALLOC_ARENA_MAX": "2"}
     return child_environment({"PYTHONPATH": path, **thresholds})
 
 
