@@ -53,13 +53,17 @@ def encoded_video(
     codec: str = "mpeg4",
     sound: npt.NDArray[np.float32] | None = None,
     sound_rate: int = 44_100,
+    turned: int = 0,
 ) -> bytes:
-    """A file with a track of `frames`, and one of `sound` (mono) where there is some."""
+    """A file with a track of `frames`, and one of `sound` (mono) where there is some. `turned`: by how many degrees, against the
+    clock, who shows it is to turn it."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=form) as container:
         first, *rest = frames
         pictures: Any = container.add_stream(codec, rate=rate)
         pictures.height, pictures.width = first.shape[:2]
+        if turned:
+            pictures.set_display_rotation(turned)
         pictures.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         coded = "aac" if form == "mp4" else "pcm_s16le"
         track: Any = None if sound is None else container.add_stream(coded, rate=sound_rate, layout="mono")

@@ -91,6 +91,18 @@ def test_a_file_gives_the_frames_of_its_times(form: str, codec: str) -> None:
     np.testing.assert_allclose(seen, wanted, atol=4)
 
 
+@pytest.mark.parametrize("turned", [0, 90, 180, -90])
+def test_a_film_of_a_phone_stands_upright(turned: int) -> None:
+    """Fault: films that the model sees lying on their side, or squeezed into the sides of the frame as it is stored."""
+    upright = film(4, 96, 40)
+    upright[:, :48] //= 4  # its upper half is dark
+    stored = np.rot90(upright, -turned // 90, axes=(1, 2))
+    made = READER.read(item("video", encoded_video(stored, rate=2, turned=turned)), None, ROOM)
+    plain = READER.read(item("video", encoded_video(upright, rate=2)), None, ROOM)
+    assert made.grid == plain.grid == (2, 6, 2)
+    assert np.abs(greys(made.patches) - greys(plain.patches)).mean() < 8
+
+
 def test_packets_that_make_no_frame_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: a video with hidden frames, refused or read too slowly because fewer come out than went in."""
     data = item("video", encoded_video(plain(20), rate=10))

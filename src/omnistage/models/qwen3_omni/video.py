@@ -113,17 +113,19 @@ class VideoReader:
             return _Facts(count, height, width, float(rate) if rate else 0.0)
 
     def _decode(self, media: Media, wanted: Sequence[int], sides: tuple[int, int]) -> tuple[list[Frames], int]:
-        """The frames that are wanted, by their numbers in the order of time, and how many were seen."""
+        """The frames that are wanted, by their numbers in the order of time, upright, and how many were seen. `sides` are those of
+        a frame as it is stored; a phone stores its pictures lying, and says so."""
         chosen, last = frozenset(wanted), wanted[-1]
         frames: list[Frames] = []
-        seen = 0
+        seen = turns = 0
         with opened(media, VIDEO_CONTAINERS) as container:
             track = video_track(container, media)
             track.codec_context.options = {"max_pixels": str(self.limits.video_pixels)}
             for frame in container.decode(track):
+                turns = round(frame.rotation / 90) % 4 if not seen else turns
                 if seen in chosen:
-                    picture: Frames = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-                    frames.append(resize_frame(picture, *sides))
+                    upright = np.rot90(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), turns)
+                    frames.append(resize_frame(upright, *(sides[::-1] if turns % 2 else sides)))
                 seen += 1
                 if seen > last:
                     break
