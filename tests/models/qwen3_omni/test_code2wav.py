@@ -24,11 +24,14 @@ from omnistage.config.stage import OutputEdge
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
 from omnistage.core.params import GenerationParams
 from omnistage.core.payload import MultimodalPayload, Tensor
-from omnistage.modeling.checkpoint import WEIGHTS_INDEX
+from omnistage.modeling.checkpoint import WEIGHTS_INDEX, WeightsReader
+from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.kernels.waves import KernelWaves, TorchWaves
 from omnistage.modeling.protocols import Interrupted
 from omnistage.modeling.streaming import shape_key
 from omnistage.models.qwen3_omni import code2wav
 from omnistage.models.qwen3_omni.code2wav import PIECE, SAMPLE_RATE_HZ, Code2Wav
+from omnistage.models.qwen3_omni.settings import code2wav_settings, read_config
 from omnistage.stages.base import StageOutput, StageRequest
 from omnistage.stages.emitter import Emitter
 from omnistage.stages.generation.build import build_generation_engine
@@ -173,6 +176,19 @@ def test_bfloat16_is_as_near_as_transformers_own(sizes: tuple[int, ...], folder_
     found, _ = spoken(code2wav.load(codec_stage(folder, dtype="bfloat16")), pieces(frames, sizes))
     assert found.shape == wanted.shape
     assert float(np.sqrt(np.mean((found - wanted) ** 2))) <= 1.2 * theirs
+
+
+@pytest.mark.parametrize("shape", [CODECS[0], CODECS[3]])
+def test_kernels_and_torch_make_the_same_sound(shape: CodecShape, folder_of: Any, kernels: KernelOps) -> None:
+    """Fault: a machine that has a compiler sounds otherwise."""
+    weights = WeightsReader(folder_of(shape), torch.float32, "code2wav.")
+    frames = random_frames(shape, 90)
+    for waves in (KernelWaves(kernels.path), TorchWaves()):
+        model = Code2Wav(weights, code2wav_settings(read_config(folder_of(shape))), waves)
+        for sizes in ((90,), SCHEDULE):
+            found, _ = spoken(model, pieces(frames, sizes))
+            expect_equal(found, one_shot(module_of(shape), frames))
+            assert spoken(model, pieces(frames, sizes))[0].tobytes() == found.tobytes()
 
 
 # --- state and batches -----------------------------------------------------------------------------------------------

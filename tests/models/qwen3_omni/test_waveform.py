@@ -1,4 +1,4 @@
-"""Convolutions as products of matrices, beside the plain ones of `modeling.streaming`."""
+"""The parts of the codec decoder's last half, beside the plain convolutions of `modeling.streaming`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.kernels.waves import TorchWaves
 from omnistage.modeling.protocols import Interrupted
 from omnistage.modeling.streaming import (
     causal_conv1d,
@@ -20,49 +21,48 @@ from omnistage.modeling.streaming import (
 )
 from omnistage.models.qwen3_omni import waveform
 from omnistage.models.qwen3_omni.settings import Section, code2wav_settings
-from omnistage.models.qwen3_omni.waveform import CausalConv, SnakeBeta, TransposedConv, WaveDecoder
+from omnistage.models.qwen3_omni.waveform import CausalConv, SnakeBeta, TransposedConv, WaveDecoder, Weights
 from tests.tiny.omni_codec import SMALL, write_codec
 
 
-def reader(folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> WeightsReader:
+def weights_of(folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32) -> Weights:
     save_file(tensors, folder / "model.safetensors")
-    return WeightsReader(folder, dtype)
+    return Weights(WeightsReader(folder, dtype), TorchWaves())
 
 
-@pytest.mark.parametrize(("kernel", "dilation"), [(7, 1), (7, 3), (7, 9), (1, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_causal_convolution_is_the_plain_one(kernel: int, dilation: int, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Fault: a tap at another place, or the bias added seven times."""
-    tensors = {"c.conv.weight": torch.randn(5, 3, kernel) / 4, "c.conv.bias": torch.randn(5)}
-    conv = CausalConv(reader(tmp_path, tensors, dtype), "c", 3, 5, kernel, dilation)
+@pytest.mark.parametrize("dilation", [1, 3, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_causal_convolution_is_the_plain_one(dilation: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Fault: a past of another length."""
+    tensors = {"c.conv.weight": torch.randn(5, 3, 7) / 4, "c.conv.bias": torch.randn(5)}
+    conv = CausalConv(weights_of(tmp_path, tensors, dtype), "c", 3, 5, dilation=dilation)
     weight, bias = tensors["c.conv.weight"].to(dtype), tensors["c.conv.bias"].to(dtype)
-    state = causal_conv1d_state(weight, batch=2, dilation=dilation)
-    assert conv.begin(3).shape[1:] == state.shape[1:]
-    x = torch.randn(2, 3, 20).to(dtype)
+    state = causal_conv1d_state(weight, dilation=dilation)
+    assert torch.equal(conv.begin(), state)
+    x = torch.randn(1, 3, 20).to(dtype)
     wanted, _ = causal_conv1d(x, state, weight, bias, dilation=dilation)
     found = conv(torch.cat((state, x), dim=-1))
     assert found.dtype == dtype
     assert torch.allclose(found.double(), wanted.double(), rtol=0, atol=1e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
-@pytest.mark.parametrize("stride", [1, 3, 8])
-def test_a_transposed_convolution_is_the_plain_one_without_its_first_outputs(stride: int, tmp_path: Path) -> None:
-    """Fault: halves of the kernel exchanged, the trim on the wrong side, or once for every chunk."""
-    tensors = {"t.conv.weight": torch.randn(4, 6, 2 * stride) / 3, "t.conv.bias": torch.randn(6)}
-    conv = TransposedConv(reader(tmp_path, tensors, torch.float32), "t", 4, 6, stride)
-    x = torch.randn(2, 4, 9)
-    state = transposed_conv1d_state(tensors["t.conv.weight"], stride=stride, batch=2)
-    wanted, _ = transposed_conv1d(x, state, tensors["t.conv.weight"], tensors["t.conv.bias"], stride=stride)
-    assert torch.allclose(conv(x), wanted[..., stride:], rtol=0, atol=1e-5)
-    assert conv(x[..., :1]).shape == conv(x[..., :0]).shape == (2, 6, 0)
-    chunks = [conv(x[..., :4]), conv(x[..., 3:5]), conv(x[..., 4:])]
-    assert torch.allclose(torch.cat(chunks, dim=-1), wanted[..., stride:], rtol=0, atol=1e-5)
+def test_a_transposed_convolution_begins_late_once(tmp_path: Path) -> None:
+    """Fault: the trim on the wrong side, or at every chunk."""
+    tensors = {"t.conv.weight": torch.randn(4, 6, 10) / 3, "t.conv.bias": torch.randn(6)}
+    conv = TransposedConv(weights_of(tmp_path, tensors), "t", 4, 6, 5)
+    x = torch.randn(1, 4, 9)
+    state = transposed_conv1d_state(tensors["t.conv.weight"], stride=5)
+    plain, _ = transposed_conv1d(x, state, tensors["t.conv.weight"], tensors["t.conv.bias"], stride=5)
+    held = torch.cat((conv.begin(), x), dim=-1)
+    assert torch.allclose(conv(held), plain[..., 5:], rtol=0, atol=1e-5)
+    chunks = [conv(held[..., :4]), conv(held[..., 3:5]), conv(held[..., 4:])]
+    assert torch.allclose(torch.cat(chunks, dim=-1), plain[..., 5:], rtol=0, atol=1e-5)
 
 
 def test_snake_bends_by_channel_and_leaves_the_past_alone(tmp_path: Path) -> None:
     """Fault: alpha for beta, logarithms taken for values, or a past that is bent once more with every chunk."""
     tensors = {"s.alpha": torch.randn(3), "s.beta": torch.randn(3)}
-    snake = SnakeBeta(reader(tmp_path, tensors, torch.float32), "s", 3)
+    snake = SnakeBeta(weights_of(tmp_path, tensors), "s", 3)
     x, past = torch.randn(2, 3, 11), torch.randn(2, 3, 4)
     alpha, beta = (tensors[name].exp()[:, None] for name in ("s.alpha", "s.beta"))
     held = snake.behind(past, x)
@@ -74,7 +74,7 @@ def test_snake_bends_by_channel_and_leaves_the_past_alone(tmp_path: Path) -> Non
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> WaveDecoder:
     folder = write_codec(tmp_path_factory.mktemp("codec"), SMALL)
     shape = code2wav_settings(Section({"code2wav_config": SMALL.config()}, "config.json"))
-    return WaveDecoder(WeightsReader(folder, torch.float32, "code2wav."), shape)
+    return WaveDecoder(Weights(WeightsReader(folder, torch.float32, "code2wav."), TorchWaves()), shape)
 
 
 @given(tile=st.integers(1, 400), cut=st.integers(0, 20), batch=st.integers(1, 3))

@@ -10,6 +10,7 @@ and no frame is decoded twice. Works through long chunks in pieces of `PIECE` fr
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,11 +26,14 @@ from omnistage.core.params import GenerationParams
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.kernels.waves import TorchWaves, chosen_waves
 from omnistage.modeling.protocols import Interrupted
 from omnistage.modeling.streaming import StreamState, shape_key, split_states, stack_states
 from omnistage.modeling.tensors import TorchSource, dtype_of
 from omnistage.models.qwen3_omni.settings import Code2WavSettings, code2wav_settings, read_config
-from omnistage.models.qwen3_omni.waveform import KERNEL, Pause, WaveDecoder, own
+from omnistage.models.qwen3_omni.waveform import KERNEL, Pause, WaveDecoder, Weights, own
+
+log = logging.getLogger(__name__)
 
 SAMPLE_RATE_HZ = 24_000
 PIECE = 32
@@ -141,9 +145,9 @@ class Upsampler:
 
 
 class Code2Wav:
-    """A GenerationModel. `weights` are those below "code2wav." in the folder."""
+    """A GenerationModel. `weights` are those below "code2wav." in the folder; `waves` computes convolutions."""
 
-    def __init__(self, weights: WeightsReader, settings: Code2WavSettings) -> None:
+    def __init__(self, weights: WeightsReader, settings: Code2WavSettings, waves: TorchWaves) -> None:
         self._settings = settings
         hidden = settings.hidden_size
         self._embedding = own(weights.read("code_embedding.weight", [settings.codebook_size * settings.groups, hidden]))
@@ -151,7 +155,7 @@ class Code2Wav:
         self._layers = [TransformerLayer(weights, index, settings) for index in range(settings.num_layers)]
         self._norm = own(weights.read("pre_transformer.norm.weight", [hidden]))
         self._upsamplers = [Upsampler(weights, i, ratio, hidden) for i, ratio in enumerate(settings.ratios)]
-        self._decoder = WaveDecoder(weights, settings)
+        self._decoder = WaveDecoder(Weights(weights, waves), settings)
         self._initial = (
             torch.zeros(1, dtype=torch.int64),
             tuple(layer.begin() for layer in self._layers),
@@ -253,4 +257,6 @@ def load(config: GenerationStageConfig) -> Code2Wav:
     """Raises BrokenCheckpointError for a folder that has no codec decoder."""
     folder = Path(config.model_path)
     settings = code2wav_settings(read_config(folder))
-    return Code2Wav(WeightsReader(folder, dtype_of(config.dtype), "code2wav."), settings)
+    waves = chosen_waves()
+    log.info("sound is computed with %s", waves.name)
+    return Code2Wav(WeightsReader(folder, dtype_of(config.dtype), "code2wav."), settings, waves)

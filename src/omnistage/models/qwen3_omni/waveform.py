@@ -6,20 +6,19 @@ Each part is `(x, state) -> (out, state)` with states as `modeling.streaming` ha
 A transposed convolution has kernels of two strides and leaves its first `stride` outputs out, as the published decoder does:
 output i needs inputs i - 1 and i, so a first chunk makes one step less than it has inputs, and its state begins empty.
 
-In float32 a convolution is one product of matrices per tap, over views of the same input: on one core of a CPU two to five times
-as fast as a convolution of few channels over long times. A block works through its input in tiles whose activations stay in
-the cache. Knows no request and no codes.
+A block works through its input in tiles whose activations stay in the cache. Knows no request and no codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.kernels.waves import TorchWaves
 from omnistage.modeling.streaming import StreamState
 from omnistage.models.qwen3_omni.settings import Code2WavSettings
 
@@ -34,6 +33,17 @@ Pause = Callable[[], None]
 """Called between pieces of work; what it raises ends the whole."""
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What the parts are made of: tensors by name, and what computes with them."""
+
+    reader: WeightsReader
+    waves: TorchWaves
+
+    def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        return self.reader.read(name, shape)
+
+
 def own(tensor: torch.Tensor) -> torch.Tensor:
     """A copy: what was read as it lies would keep the whole file mapped."""
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -45,103 +55,86 @@ def _end(held: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class CausalConv:
-    """`[batch, in, padding + time] -> [batch, out, time]`: the input has its past in front."""
+    """`[batch, in, padding + time] -> [batch, out, time]`: the input has its past in front. `added` is added to the output."""
 
     def __init__(
-        self, weights: WeightsReader, name: str, in_dim: int, out_dim: int, kernel: int = KERNEL, dilation: int = 1
+        self, weights: Weights, name: str, in_dim: int, out_dim: int, kernel: int = KERNEL, dilation: int = 1
     ) -> None:
+        bias = weights.read(f"{name}.conv.bias", [out_dim])
         weight = weights.read(f"{name}.conv.weight", [out_dim, in_dim, kernel])
-        by_taps = weight.element_size() >= 4  # in lower precision the sum would be rounded at every tap
-        self._taps = list(own(weight.permute(2, 0, 1))) if by_taps else []
-        self._whole = None if by_taps else own(weight)
-        self._bias = own(weights.read(f"{name}.conv.bias", [out_dim]))
-        self._dilation = dilation
+        self._convolve = weights.waves.convolution(weight, bias, dilation)
+        self._empty = bias.new_zeros(1, in_dim, (kernel - 1) * dilation)
         self.padding = (kernel - 1) * dilation
 
-    def begin(self, in_dim: int) -> torch.Tensor:
-        return self._bias.new_zeros(1, in_dim, self.padding)
+    def begin(self) -> torch.Tensor:
+        return self._empty
 
-    def __call__(self, held: torch.Tensor) -> torch.Tensor:
-        if self._whole is not None:
-            return F.conv1d(held, self._whole, self._bias, dilation=self._dilation)
-        batch, time = held.shape[0], held.shape[-1] - self.padding
-        first, *others = self._taps
-        out = torch.baddbmm(self._bias[:, None], first.expand(batch, -1, -1), held[..., :time])
-        for start, tap in enumerate(others, start=1):
-            out.baddbmm_(tap.expand(batch, -1, -1), held[..., start * self._dilation :][..., :time])
-        return out
+    def __call__(self, held: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
+        return self._convolve(held, added)
 
 
 class SnakeBeta:
     """x + sin(x a)^2 / b, with a and b per channel; the folder has their logarithms."""
 
-    def __init__(self, weights: WeightsReader, name: str, dim: int) -> None:
-        self._alpha = weights.read(f"{name}.alpha", [dim]).exp()[:, None]
-        self._by_beta = 1.0 / (weights.read(f"{name}.beta", [dim]).exp()[:, None] + _NO_DIVISION_BY_ZERO)
+    def __init__(self, weights: Weights, name: str, dim: int) -> None:
+        self._waves = weights.waves
+        self._alpha = weights.read(f"{name}.alpha", [dim]).exp()
+        self._by_beta = 1.0 / (weights.read(f"{name}.beta", [dim]).exp() + _NO_DIVISION_BY_ZERO)
 
     def behind(self, past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`past` as it is, and behind it what becomes of `x`: [batch, channels, past + time]."""
         start = past.shape[-1]
         held = x.new_empty(*x.shape[:-1], start + x.shape[-1])
         held[..., :start] = past
-        made = torch.mul(x, self._alpha, out=held[..., start:]).sin_()
-        made.mul_(made)
-        torch.addcmul(x, made, self._by_beta, out=made)
+        self._waves.snake(x, self._alpha, self._by_beta, held[..., start:])
         return held
 
 
 class ResidualUnit:
-    """x + conv(snake(dilated conv(snake(x)))), written over x. The state is the end of the dilated convolution's input."""
+    """x + conv(snake(dilated conv(snake(x)))). The state is the end of the dilated convolution's input."""
 
-    def __init__(self, weights: WeightsReader, name: str, dim: int, dilation: int) -> None:
+    def __init__(self, weights: Weights, name: str, dim: int, dilation: int) -> None:
         self._outer = SnakeBeta(weights, f"{name}.act1", dim)
         self._wide = CausalConv(weights, f"{name}.conv1", dim, dim, dilation=dilation)
         self._inner = SnakeBeta(weights, f"{name}.act2", dim)
         self._narrow = CausalConv(weights, f"{name}.conv2", dim, dim, kernel=1)
-        self._dim = dim
 
     def begin(self) -> torch.Tensor:
-        return self._wide.begin(self._dim)
+        return self._wide.begin()
 
     def __call__(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         held = self._outer.behind(state, x)
         inner = self._wide(held)
-        x.add_(self._narrow(self._inner.behind(inner[..., :0], inner)))
-        return x, _end(held, self._wide.padding)
+        return self._narrow(self._inner.behind(inner[..., :0], inner), x), _end(held, self._wide.padding)
 
 
 class TransposedConv:
-    """See the module: [batch, in, 0 or 1 + time] -> [batch, out, (that - 1) * stride]; the input has its past in front."""
+    """See the module: [batch, in, 0 or 1 + time] -> [batch, out, time * stride]; the input has its past in front."""
 
-    def __init__(self, weights: WeightsReader, name: str, in_dim: int, out_dim: int, stride: int) -> None:
-        weight = weights.read(f"{name}.conv.weight", [in_dim, out_dim, 2 * stride])
+    def __init__(self, weights: Weights, name: str, in_dim: int, out_dim: int, stride: int) -> None:
         bias = weights.read(f"{name}.conv.bias", [out_dim])
-        self._stride, self._out_dim = stride, out_dim
-        rows = weight.permute(1, 2, 0)  # [out, 2 * stride, in]
-        self._now = own(rows[:, :stride]).view(out_dim * stride, in_dim)
-        self._before = own(rows[:, stride:]).view(out_dim * stride, in_dim)
-        self._bias = bias.repeat_interleave(stride)[:, None]
+        weight = weights.read(f"{name}.conv.weight", [in_dim, out_dim, 2 * stride])
+        self._upsample = weights.waves.upsampling(weight, bias)
+        self._empty = bias.new_zeros(1, in_dim, 0)
+
+    def begin(self) -> torch.Tensor:
+        return self._empty
 
     def __call__(self, held: torch.Tensor) -> torch.Tensor:
-        batch, time = held.shape[0], max(0, held.shape[-1] - 1)
-        made = torch.baddbmm(self._bias, self._now.expand(batch, -1, -1), held[..., 1:])
-        made.baddbmm_(self._before.expand(batch, -1, -1), held[..., :-1])
-        by_time = made.view(batch, self._out_dim, self._stride, time).transpose(2, 3)
-        return by_time.reshape(batch, self._out_dim, time * self._stride)
+        return self._upsample(held, None)
 
 
 class UpsamplingBlock:
     """Snake, transposed convolution, residual units. `step_values`: values of one activation that an input step becomes."""
 
-    def __init__(self, weights: WeightsReader, name: str, in_dim: int, out_dim: int, rate: int) -> None:
+    def __init__(self, weights: Weights, name: str, in_dim: int, out_dim: int, rate: int) -> None:
         self._snake = SnakeBeta(weights, f"{name}.0", in_dim)
         self._upsample = TransposedConv(weights, f"{name}.1", in_dim, out_dim, rate)
         self._units = [ResidualUnit(weights, f"{name}.{2 + i}", out_dim, d) for i, d in enumerate(DILATIONS)]
-        self._nothing = weights.read(f"{name}.1.conv.bias", [out_dim]).new_zeros(1, in_dim, 0)
         self.step_values = out_dim * rate
 
     def begin(self) -> StreamState:
-        return (self._nothing, *(unit.begin() for unit in self._units))
+        return (self._upsample.begin(), *(unit.begin() for unit in self._units))
 
     def __call__(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, StreamState]:
         past, *inner = state
@@ -156,13 +149,13 @@ class UpsamplingBlock:
 class LastBlock:
     """Snake and convolution to one channel of samples, in [-1, 1]."""
 
-    def __init__(self, weights: WeightsReader, name: str, place: int, dim: int) -> None:
+    def __init__(self, weights: Weights, name: str, place: int, dim: int) -> None:
         self._snake = SnakeBeta(weights, f"{name}.{place}", dim)
         self._conv = CausalConv(weights, f"{name}.{place + 1}", dim, 1)
         self.step_values = dim
 
     def begin(self) -> torch.Tensor:
-        return self._conv.begin(self.step_values)
+        return self._conv.begin()
 
     def __call__(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         held = self._snake.behind(state, x)
@@ -172,9 +165,8 @@ class LastBlock:
 class WaveDecoder:
     """See the module. The state: of the first convolution, of each block, of the last."""
 
-    def __init__(self, weights: WeightsReader, settings: Code2WavSettings) -> None:
+    def __init__(self, weights: Weights, settings: Code2WavSettings) -> None:
         dims = [settings.decoder_dim // 2**i for i in range(len(settings.rates) + 1)]
-        self._hidden_size = settings.hidden_size
         self._first = CausalConv(weights, "decoder.0", settings.hidden_size, dims[0])
         self._blocks: list[UpsamplingBlock | LastBlock] = [
             UpsamplingBlock(weights, f"decoder.{1 + i}.block", dims[i], dims[i + 1], rate)
@@ -183,7 +175,7 @@ class WaveDecoder:
         self._blocks.append(LastBlock(weights, "decoder", 1 + len(settings.rates), dims[-1]))
 
     def begin(self) -> StreamState:
-        return (self._first.begin(self._hidden_size), *(block.begin() for block in self._blocks))
+        return (self._first.begin(), *(block.begin() for block in self._blocks))
 
     def __call__(self, x: torch.Tensor, state: Any, pause: Pause) -> tuple[torch.Tensor, StreamState]:
         """[batch, hidden, steps] -> samples [batch, any number]."""
