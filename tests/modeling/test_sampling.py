@@ -13,7 +13,7 @@ from transformers.generation import logits_process as reference
 
 from omnistage.core.params import SamplingParams
 from omnistage.modeling import drawing, sampling
-from omnistage.modeling.sampling import Sampled, SampleRow, sample
+from omnistage.modeling.sampling import Sampled, SampleRow, SeenTokens, sample
 
 VOCAB = 400
 DRAWS = 8_000
@@ -106,7 +106,7 @@ def test_penalties_and_bias_are_those_of_their_definitions() -> None:
         repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5, logit_bias={4: 3.0, 0: 1.0}
     )
     adjusted = logits.clone()[None]
-    sampling._adjust(adjusted, [SampleRow(params, 0, 0, prompt=[1, 0], output=[2, 2])])
+    sampling._adjust(adjusted, [SampleRow(params, 0, 0, seen=[1, 0, 2], output=[2, 2])])
     # prompt and output: 2 / 2, -1 * 2, 0.5 / 2; output alone: minus 0.25 and twice 0.5
     assert adjusted[0].tolist() == pytest.approx([1.0 + 1.0, -2.0, 0.25 - 0.25 - 1.0, 1.0, 3.0])
 
@@ -116,8 +116,16 @@ def test_the_repetition_penalty_is_that_of_transformers() -> None:
     logits, prompt, output = some_logits(), [3, 4, 4, 9], [4, 7]
     params = SamplingParams(repetition_penalty=1.3)
     wanted = reference.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), logits.clone())
-    sampling._adjust(logits, [SampleRow(params, 0, 0, prompt=prompt, output=output)])
+    sampling._adjust(logits, [SampleRow(params, 0, 0, seen=SeenTokens().of(prompt + output))])
     assert torch.equal(logits, wanted)
+
+
+def test_tokens_are_seen_once() -> None:
+    """Fault: a token that came again counts twice; what was not to be counted is; new tokens are not noticed."""
+    seen, tokens = SeenTokens(start=2), [1, 2, 9, 3, 9]
+    assert list(seen.of(tokens)) == [9, 3]
+    assert list(seen.of([*tokens, 1, 3])) == [9, 3, 1]
+    assert list(SeenTokens().of(tokens)) == [1, 2, 9, 3]
 
 
 def test_forbidden_tokens_do_not_come() -> None:
@@ -181,7 +189,7 @@ def test_a_row_does_not_depend_on_its_neighbours(params: list[SamplingParams], s
     if ties:
         logits = logits.round()  # what bfloat16 does
     rows = [
-        SampleRow(one, (seed + index) % 2**64, position=index, prompt=[1, 2], output=[3, 3])
+        SampleRow(one, (seed + index) % 2**64, position=index, seen=[1, 2, 3], output=[3, 3])
         for index, one in enumerate(params)
     ]
     together = sample(logits.clone(), rows)

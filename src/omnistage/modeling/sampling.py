@@ -7,6 +7,7 @@ top-p, min-p. Knows nothing of requests or text.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,16 +28,35 @@ Draw = Callable[[torch.Tensor, npt.NDArray[np.void] | None], list[int]]
 class SampleRow(msgspec.Struct, frozen=True):
     """What one row is sampled with. `position` is the index of the output token, `stream` (choice, sub-step).
 
-    `prompt` and `output` are the tokens so far; they are read only where penalties are on. `forbidden` tokens cannot come.
+    `seen` are the distinct tokens so far, `output` those that were drawn: read only where the penalties for repetition, and those
+    for presence or frequency, are on. `forbidden` tokens cannot come.
     """
 
     params: SamplingParams
     seed: int
     position: int
     stream: tuple[int, int] = (0, 0)
-    prompt: Sequence[int] = ()
+    seen: Sequence[int] = ()
     output: Sequence[int] = ()
     forbidden: Sequence[int] = ()
+
+
+class SeenTokens:
+    """The distinct tokens of a sequence that grows, from its token `start` on: looked at once each, however long it becomes."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._start = start
+        self._known: set[int] = set()
+        self._tokens = array("q")
+
+    def of(self, tokens: Sequence[int]) -> Sequence[int]:
+        """`tokens` begin with those of the last call."""
+        for token in tokens[self._start :]:
+            if token not in self._known:
+                self._known.add(token)
+                self._tokens.append(token)
+        self._start = max(self._start, len(tokens))
+        return self._tokens
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -47,8 +67,8 @@ class Sampled(msgspec.Struct, frozen=True):
     top: list[tuple[int, float]] = []
 
 
-def has_penalties(params: SamplingParams) -> bool:
-    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+def counts_output(params: SamplingParams) -> bool:
+    return params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_tokens) -> list[Sampled]:
@@ -105,7 +125,8 @@ def _with_logprobs(token: int | None, raw: torch.Tensor | None, row: SampleRow) 
 
 
 def _is_adjusted(row: SampleRow) -> bool:
-    return bool(row.forbidden or row.params.logit_bias) or has_penalties(row.params)
+    repeats = row.params.repetition_penalty != 1.0
+    return repeats or bool(row.forbidden or row.params.logit_bias) or counts_output(row.params)
 
 
 @torch.inference_mode()  # logits that were made so may only be changed so
@@ -120,20 +141,16 @@ def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
 
 
 def _repeat(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
-    """Repetition penalty over prompt and output: positive logits are divided by it, negative ones multiplied."""
-    places: list[int] = []
-    tokens: list[int] = []
-    penalties: list[float] = []
-    for index, row in enumerate(rows):
-        if row.params.repetition_penalty == 1.0:
-            continue
-        seen = {*row.prompt, *row.output}
-        places += [index] * len(seen)
-        tokens += seen
-        penalties += [row.params.repetition_penalty] * len(seen)
-    if not places:
+    """Repetition penalty over all that was seen: positive logits are divided by it, negative ones multiplied."""
+    asked = [index for index, row in enumerate(rows) if row.params.repetition_penalty != 1.0 and len(row.seen)]
+    if not asked:
         return
-    penalty = torch.tensor(penalties, dtype=logits.dtype, device=logits.device)
+    seen = [np.array(rows[index].seen, np.int64) for index in asked]
+    counts = [len(tokens) for tokens in seen]
+    penalties = np.array([rows[index].params.repetition_penalty for index in asked], np.float32)
+    places = torch.from_numpy(np.repeat(asked, counts)).to(logits.device)
+    tokens = torch.from_numpy(np.concatenate(seen)).to(logits.device)
+    penalty = torch.from_numpy(np.repeat(penalties, counts)).to(logits.device)
     values = logits[places, tokens]
     logits[places, tokens] = torch.where(values > 0, values / penalty, values * penalty)
 
@@ -155,7 +172,7 @@ def _reduce(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
 def _changes(row: SampleRow) -> dict[int, float]:
     params = row.params
     changes = dict(params.logit_bias)
-    if params.presence_penalty or params.frequency_penalty:
+    if counts_output(params):
         for token in set(row.output):
             changes[token] = changes.get(token, 0.0) - params.presence_penalty
         for token in row.output:

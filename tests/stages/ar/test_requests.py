@@ -26,16 +26,19 @@ def test_a_draw_is_placed_by_seed_position_and_choice() -> None:
     made.sequences[1].tokens += [7, 8]
     row = made.sample_row(1)
     assert (row.seed, row.position, row.stream) == (4, 2, (1, 0))
-    assert (list(row.prompt), list(row.output)) == ([], [])
+    assert (list(row.seen), list(row.output)) == ([], [])
 
 
 def test_history_is_carried_only_where_penalties_need_it() -> None:
     """Fault: fillers of an embedded prompt are punished as if they had been read; history is copied for nobody."""
     made = state(SamplingParams(repetition_penalty=1.5))
-    made.sequences[0].tokens += [7]
-    assert (made.sample_row(0).prompt, made.sample_row(0).output) == ([5, 6], [7])
-    made.has_embeds = True
-    assert made.sample_row(0).prompt == ()
+    assert list(made.sample_row(0).seen) == [5, 6]
+    made.sequences[0].tokens += [7, 5, 7]
+    assert (list(made.sample_row(0).seen), made.sample_row(0).output) == ([5, 6, 7], ())
+    embedded = state(SamplingParams(repetition_penalty=1.5, presence_penalty=0.5))
+    embedded.has_embeds = True
+    embedded.sequences[0].tokens += [7]
+    assert (list(embedded.sample_row(0).seen), embedded.sample_row(0).output) == ([7], [7])
 
 
 def test_without_a_seed_the_name_decides() -> None:

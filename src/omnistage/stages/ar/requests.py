@@ -15,7 +15,7 @@ from omnistage.core.errors import ErrorInfo
 from omnistage.core.params import SamplingParams
 from omnistage.core.payload import MultimodalPayload, TensorSource
 from omnistage.core.request import StageTimes, Usage
-from omnistage.modeling.sampling import SampleRow, has_penalties
+from omnistage.modeling.sampling import SampleRow, SeenTokens, counts_output
 from omnistage.stages.ar.choice import ChoiceState
 from omnistage.stages.ar.sequence import SequenceState
 from omnistage.stages.base import PreparedInput, StageOutput, StageRequest
@@ -38,6 +38,7 @@ class RequestState:
     added_s: float = field(default_factory=time.perf_counter)
     begun_s: float | None = None
     forward_s: float = 0.0
+    seen: list[SeenTokens] = field(default_factory=list)
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,19 +56,19 @@ class RequestState:
 
     def sample_row(self, index: int) -> SampleRow:
         """How the next token of choice `index` is sampled."""
-        sequence = self.sequences[index]
-        prompt: Sequence[int] = ()
-        output: Sequence[int] = ()
-        if has_penalties(self.params):
-            prompt = () if self.has_embeds else sequence.tokens[: sequence.prompt_len]
-            output = sequence.tokens[sequence.prompt_len :]
+        sequence, params = self.sequences[index], self.params
+        seen: Sequence[int] = ()
+        if params.repetition_penalty != 1.0:
+            if not self.seen:  # what stands for embeddings has not been read
+                self.seen = [SeenTokens(one.prompt_len if self.has_embeds else 0) for one in self.sequences]
+            seen = self.seen[index].of(sequence.tokens)
         return SampleRow(
-            params=self.params,
+            params=params,
             seed=self.seed,
             position=sequence.output_len,
             stream=(index, 0),
-            prompt=prompt,
-            output=output,
+            seen=seen,
+            output=sequence.tokens[sequence.prompt_len :] if counts_output(params) else (),
             forbidden=self.choices[index].forbidden,
         )
 
