@@ -153,6 +153,32 @@ class ARModel(Protocol):
 
 
 @runtime_checkable
+class CapturedModel(Protocol):
+    """What a causal decoder adds if its family knows which hidden states other stages read."""
+
+    @property
+    def capture_layers(self) -> Sequence[int]:
+        """As `ARModel.forward` takes them; the stage's configuration may say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMedia:
+    """`rows` [n, hidden] begin the positions of a picture, a sound or a video; `layered` [K, n, hidden] are added to what the first
+    K layers make of them."""
+
+    rows: torch.Tensor
+    layered: torch.Tensor | None = None
+
+
+@runtime_checkable
+class EncodingModel(Protocol):
+    """What a causal decoder adds if prompts may have media."""
+
+    def encode(self, inputs: Sequence[MediaInput]) -> list[EncodedMedia]:
+        """In order; of mixed kinds. What comes of one does not depend on the others, but for rounding."""
+
+
+@runtime_checkable
 class PositionedModel(Protocol):
     """What a causal decoder adds if the rotary positions of its rows can be others than their places in the sequence."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.models.qwen3_omni.reference import load_reference
 from tests.tiny.fixtures import kernels as kernels
-from tests.tiny.qwen3_omni import OmniShape, write_qwen3_omni
+from tests.tiny.qwen3_omni import SHAPES, OmniShape, write_qwen3_omni
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +34,23 @@ def reference(omni: Callable[[OmniShape], Path]) -> Callable[[OmniShape], Any]:
         return load_reference(omni(shape))
 
     return model
+
+
+@pytest.fixture(scope="session")
+def tiny(omni: Callable[[OmniShape], Path]) -> Path:
+    """The folder of the first shape."""
+    return omni(SHAPES[0])
+
+
+@pytest.fixture(scope="session")
+def theirs(reference: Callable[[OmniShape], Any]) -> Any:
+    """transformers' model of it."""
+    return reference(SHAPES[0])
+
+
+@pytest.fixture(params=["kernels", "torch"])
+def computed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that are built here compute with compiled kernels, or without; where there is no compiler, without."""
+    if request.param == "kernels":
+        request.getfixturevalue("kernels")
+    monkeypatch.setenv("OMNISTAGE_KERNELS", "1" if request.param == "kernels" else "0")

@@ -65,7 +65,7 @@ def test_only_rows_that_sample_are_sampled(llama: Path) -> None:
 def test_hidden_states_are_cut_to_what_is_wanted(llama: Path) -> None:
     """Fault: rows that were handed on already, or nobody wants."""
     made = runner(load(stage_config(llama)))
-    found = run(made, row(KEY, 0, 0, [5, 6, 7], [1], capture_from=1), row(OTHER, 1, 0, [7, 8], [2]))
+    found = run(made, row(KEY, 0, 0, [5, 6, 7], [1], captures=((1, 3),)), row(OTHER, 1, 0, [7, 8], [2]))
     assert found[0].hidden[1].shape == (2, 64)
     assert found[1].hidden == {}
 

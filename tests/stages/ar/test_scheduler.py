@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.stages.ar.block_manager import BlockManager
-from omnistage.stages.ar.plan import SequenceKey, StepPlan
+from omnistage.stages.ar.plan import SequenceKey, Span, StepPlan
 from omnistage.stages.ar.scheduler import Limits, Scheduler
 from omnistage.stages.ar.sequence import NO_SLOT, SequenceState
 
@@ -24,8 +24,9 @@ class Bench:
     """A scheduler whose model samples the token 7 for ever; `done` at `max_len`."""
 
     def __init__(self, blocks: int = 32, **limits: Any) -> None:
+        held = limits.pop("held", None)
         known = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, **limits}
-        self.scheduler = Scheduler(Limits(**known), BlockManager(blocks + 1, BLOCK))
+        self.scheduler = Scheduler(Limits(**known), BlockManager(blocks + 1, BLOCK), held)
         self.sequences: dict[SequenceKey, SequenceState] = {}
 
     def add(
@@ -395,7 +396,7 @@ def test_captured_rows_are_computed_in_spite_of_a_hit_and_handed_on_once() -> No
     bench.step()
     sequence = bench.add("b", 8, first=0, capture=True)
     plan = bench.plan()
-    assert [(row.start, row.capture_from) for row in plan.rows] == [(0, 0)]
+    assert [(row.start, row.captures) for row in plan.rows] == [(0, ((0, 8),))]
     bench.commit(plan)
     bench.add("a", 3, answer=1)
     assert bench.plan().preempted == (sequence.key,)
@@ -403,7 +404,77 @@ def test_captured_rows_are_computed_in_spite_of_a_hit_and_handed_on_once() -> No
     bench.scheduler.remove(SequenceKey("a", 0))
     bench.sequences.pop(SequenceKey("a", 0))
     plan = bench.plan()
-    assert [(row.start, row.end, row.capture_from) for row in plan.rows] == [(8, 9, 8)]
+    assert [(row.start, row.end, row.captures) for row in plan.rows] == [(8, 9, ((8, 9),))]
+
+
+class Held:
+    """Rows of the blocks whose first positions are given, whatever their digests are."""
+
+    def __init__(self, *starts: int) -> None:
+        self.starts = starts
+
+    def holds(self, digest: bytes, spans: tuple[Span, ...]) -> bool:
+        return spans[0][0] // BLOCK * BLOCK in self.starts
+
+
+@pytest.mark.parametrize(
+    ("held", "outputs_at", "start", "recalled"),
+    [
+        ((), (), 12, []),
+        ((), ((5, 7),), 4, []),
+        ((4,), ((5, 7),), 12, [((5, 7),)]),
+        ((4,), ((5, 7), (7, 9)), 8, [((5, 7), (7, 8))]),
+        ((0, 4, 8), ((0, 12),), 12, [((0, 4),), ((4, 8),), ((8, 12),)]),
+        ((0, 8), ((0, 12),), 4, [((0, 4),)]),
+        ((), ((12, 14),), 12, []),
+    ],
+)
+def test_a_hit_ends_before_rows_that_are_wanted_and_not_held(
+    held: tuple[int, ...], outputs_at: tuple[Span, ...], start: int, recalled: list[tuple[Span, ...]]
+) -> None:
+    """Fault: rows of a shared block are not handed on, or a prompt with a picture is computed although all is there."""
+    bench = Bench(held=Held(*held))
+    bench.add("a", 14, first=0, answer=1)
+    bench.step()
+    bench.add("b", 14, first=0, capture=True, outputs_at=outputs_at)
+    (row,) = bench.plan().rows
+    assert (row.start, [block.wanted for block in row.recalled]) == (start, recalled)
+    assert all(block.spans == block.wanted and block.skip == 0 for block in row.recalled)
+    assert row.captures == bench.sequences[row.key].wanted(start, 14)
+
+
+def test_recalled_rows_are_handed_on_once() -> None:
+    """Fault: a request that lost its blocks hands its rows on again when it shares them the next time, or none of the block
+    in which it had stopped."""
+    bench = Bench(max_num_seqs=1, max_num_batched_tokens=6, held=Held(0, 4, 8))
+    bench.add("x", 14, first=0, answer=1)
+    for _ in range(3):
+        bench.step()
+    bench.scheduler.blocks.forget()
+    sequence = bench.add("b", 14, first=0, capture=True, outputs_at=((0, 10),))
+    (row,) = bench.plan().rows
+    assert (row.captures, row.recalled) == (((0, 6),), ())
+    bench.commit(StepPlan((row,)))
+    bench.scheduler.set_ready(sequence.key, False)
+    bench.add("a", 14, first=0, answer=1)
+    assert bench.plan().preempted == (sequence.key,)
+    for _ in range(3):
+        bench.commit(bench.plan())
+    bench.scheduler.set_ready(sequence.key, True)
+    (row,) = bench.plan().rows
+    assert (row.key.request_id, row.start) == ("b", 12)
+    assert [(block.wanted, block.skip) for block in row.recalled] == [(((6, 8),), 2), (((8, 10),), 0)]
+    bench.commit(StepPlan((row,)))
+    assert sequence.captured_upto == 14
+
+
+def test_equal_tokens_of_other_media_are_not_shared() -> None:
+    """Fault: a question about one picture is answered from another."""
+    bench = Bench()
+    bench.add("a", 9, first=0, answer=1, identities=[0, 1, 2, 3, 900, 901, 6, 7, 8])
+    bench.step()
+    bench.add("b", 9, first=0, answer=1, identities=[0, 1, 2, 3, 900, 902, 6, 7, 8])
+    assert [row.start for row in bench.plan().rows] == [4]
 
 
 def test_choices_share_the_prompt_of_their_leader() -> None:

@@ -5,6 +5,12 @@ An entry stage has the whole prompt at once; a stage behind others has an open o
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import InvalidRequestError, StageFailedError
 from omnistage.core.params import SamplingParams
@@ -87,13 +93,31 @@ class Admission:
             raise StageFailedError("an entry stage has neither a processor nor a bridge")
         prepared = request.prepared_by(self._processor)
         prompt: ProcessedPrompt = prepared.value
+        self._check_prompt(prompt)
         max_len = self._scheduler.max_len_of(len(prompt.token_ids), params.max_tokens)
         sequences = self._sequences(request, params, prompt, max_len)
-        state = RequestState(request, params, sequences, prepared=prepared)
+        handoff = prompt.handoff if request.active_targets - {CLIENT} else {}
+        state = RequestState(request, params, sequences, prepared=prepared, media=prompt.media, handoff=handoff)
         self.open_choices(state)
         if prompt.embeds is not None:
             hold_embeds(self._runner, state, prompt.embeds)
+        if prompt.positions is not None:
+            behind = len(prompt.token_ids) if prompt.next_position is None else prompt.next_position
+            for sequence in sequences:
+                self._runner.hold_positions(sequence.key, prompt.positions, behind)
         return state
+
+    def _check_prompt(self, prompt: ProcessedPrompt) -> None:
+        """A processor's mistakes, each of which would show as a wrong answer or in a step of others."""
+        length = len(prompt.token_ids)
+        if prompt.media and not self._runner.encodes:
+            raise StageFailedError(f"stage {self._config.model_stage} was given media, and its model reads none")
+        for media in prompt.media:
+            places = sum(end - start for start, end in media.spans)
+            if places != media.tokens or not all(0 <= start < end <= length for start, end in media.spans):
+                raise StageFailedError(f"{media.kind}: {media.tokens} rows cannot go to {media.spans} of {length}")
+        if prompt.positions is not None and prompt.positions.shape != (3, length):
+            raise StageFailedError(f"positions come as {prompt.positions.shape}, not as (3, {length})")
 
     def _fed(self, request: StageRequest, params: SamplingParams) -> RequestState:
         """A stage behind others: the prompt comes through the bridge, and is open until they have ended."""
@@ -116,6 +140,7 @@ class Admission:
     ) -> list[SequenceState]:
         # Embeddings without a key of their own tell nothing about what was computed: such blocks are not shared.
         content_key = prompt.content_key if prompt.embeds is None or prompt.content_key else None
+        identities = _identities(prompt) if prompt.media else ()
         sequences: list[SequenceState] = []
         for index in range(params.n):
             sequences.append(
@@ -125,6 +150,8 @@ class Admission:
                     tokens=list(prompt.token_ids),
                     max_len=max_len,
                     content_key=content_key,
+                    identities=identities,
+                    outputs_at=prompt.outputs_at,
                     capture=self._captures and index == 0 and bool(request.active_targets - {CLIENT}),
                     leader=sequences[0] if index else None,
                     frames=self._frames(),
@@ -144,3 +171,29 @@ def hold_embeds(runner: ARRunner, state: RequestState, embeds: object) -> int:
     for sequence in state.sequences:
         runner.hold_embeds(sequence.key, rows)
     return len(rows)
+
+
+def _identities(prompt: ProcessedPrompt) -> Sequence[int]:
+    """What tells prompts apart that have other media behind equal tokens: in the place of each of their tokens a number of 63 bits
+    that follows from the medium's key and the row of it."""
+    told = np.array(prompt.token_ids, np.int64)
+    for media in prompt.media:
+        digest = hashlib.blake2b(media.key.encode(), digest_size=8).digest()
+        rows = _mixed(
+            np.uint64(int.from_bytes(digest, "little")) ^ _mixed(np.arange(1, media.tokens + 1, dtype=np.uint64))
+        )
+        at = 0
+        for start, end in media.spans:
+            told[start:end] = (rows[at : at + end - start] >> np.uint64(1)).astype(np.int64)
+            at += end - start
+    identities: list[int] = told.tolist()
+    return identities
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Numbers of 64 bits, each of which depends on every bit of one that was given (Steele et al., "Fast splittable pseudorandom
+    number generators", 2014)."""
+    mixed = numbers * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -8,8 +8,9 @@ from typing import Any
 from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ConfigError
-from omnistage.modeling.protocols import ARModel, Bridge, FramedModel, Processor
+from omnistage.modeling.protocols import ARModel, Bridge, CapturedModel, FramedModel, Processor
 from omnistage.stages.ar.block_manager import BlockManager
+from omnistage.stages.ar.captured import CapturedRows
 from omnistage.stages.ar.engine import ARStageEngine
 from omnistage.stages.ar.runner import ARRunner, cache_shape
 from omnistage.stages.ar.scheduler import Limits, Scheduler
@@ -70,10 +71,12 @@ def ar_engine(
         enable_prefix_caching=config.enable_prefix_caching,
         enable_chunked_prefill=config.enable_chunked_prefill,
     )
+    captured = CapturedRows(config.block_size)
     return ARStageEngine(
         config,
-        Scheduler(limits, BlockManager(num_blocks, config.block_size)),
+        Scheduler(limits, BlockManager(num_blocks, config.block_size), captured),
         runner,
+        captured,
         vocab_size=model.vocab_size,
         processor=processor,
         bridge=bridge,
@@ -83,9 +86,10 @@ def ar_engine(
 
 
 def _capture_layers(config: ARStageConfig, model: ARModel) -> tuple[int, ...]:
-    """`capture_layers` of the stage's extras: layers whose hidden states leave the stage."""
+    """`capture_layers` of the stage's extras, or what the model says: layers whose hidden states leave the stage."""
+    known = list(model.capture_layers) if isinstance(model, CapturedModel) else []
     key = f"stage {config.model_stage}: extras.capture_layers"
-    match config.extras.get("capture_layers", []):
+    match config.extras.get("capture_layers", known):
         case [*layers] if all(isinstance(layer, int) and 0 <= layer <= model.num_layers for layer in layers):
             return tuple(layers)
         case other:

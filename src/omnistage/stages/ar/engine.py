@@ -4,7 +4,10 @@ An entry stage turns a request's prompt into tokens by its processor when the re
 through its bridge, whose inputs (`token_ids`, or `embeds` [rows, hidden]) are appended to the prompt until every source
 has sent its last item. Then each choice samples until it ends. What a step did for a request is one StageOutput: the
 choices' new text and tokens as metadata, captured hidden states as tensors `hidden_<layer>` [rows, hidden] of the step's
-positions (metadata "positions": first and one past the last).
+wanted positions (metadata "positions": first and one past the last of each span). The first that goes to other stages also has
+what the processor hands on of the prompt (metadata "prompt", and arrays by name).
+
+Media of a prompt are encoded before it is computed, in steps of their own that take turns with the others.
 
 A batched forward pass that fails is run again, row by row, once; only requests that fail alone fail. Knows nothing of
 sockets, other stages or the orchestrator.
@@ -15,7 +18,8 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from omnistage.config.stage import ARStageConfig
@@ -24,12 +28,16 @@ from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 from omnistage.modeling.protocols import Bridge, FramedModel, Processor
 from omnistage.modeling.tensors import TorchSource
 from omnistage.stages.ar.admission import Admission
+from omnistage.stages.ar.captured import CapturedRows, Layers, joined
 from omnistage.stages.ar.choice import STOP, SampledToken
+from omnistage.stages.ar.encoding import EncodingQueue, MediaEncoder
 from omnistage.stages.ar.feeding import Feeding
+from omnistage.stages.ar.own_rows import Piece
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 from omnistage.stages.ar.requests import RequestState, StepReport
 from omnistage.stages.ar.runner import ARRunner, RowResult
 from omnistage.stages.ar.scheduler import Scheduler
+from omnistage.stages.ar.sequence import SequenceState
 from omnistage.stages.base import StageOutput, StageRequest
 
 log = logging.getLogger(__name__)
@@ -43,6 +51,7 @@ class ARStageEngine:
         config: ARStageConfig,
         scheduler: Scheduler,
         runner: ARRunner,
+        captured: CapturedRows,
         *,
         vocab_size: int,
         processor: Processor | None = None,
@@ -53,6 +62,10 @@ class ARStageEngine:
         self._config = config
         self._scheduler = scheduler
         self._runner = runner
+        self._captured = captured
+        self._encoder = MediaEncoder(runner, config.model_stage)
+        self._unencoded = EncodingQueue(config.max_num_batched_tokens)
+        self._has_encoded = False  # in the last step
         self._admission = Admission(
             config,
             scheduler,
@@ -85,8 +98,12 @@ class ARStageEngine:
             self._report(request.request_id).error = self._error(error)
             return
         self._requests[request.request_id] = state
-        for sequence in state.sequences:
-            self._scheduler.add(sequence)
+        state.encoded = {one.key: found for one in state.media if (found := self._encoder.known(one)) is not None}
+        missing = [one for one in state.media if one.key not in state.encoded]
+        if missing:
+            self._unencoded.add(request.request_id, request.order, missing)
+        else:
+            self._enter(state)
 
     def feed(self, request_id: str, source: int, seq: int, item: MultimodalPayload | None, *, last: bool) -> None:
         """Input for a request; the bridge runs here or in a later `step`."""
@@ -103,6 +120,7 @@ class ARStageEngine:
     def cancel(self, request_id: str) -> None:
         """Forgets a request at once. Unknown ids are fine."""
         self._reports.pop(request_id, None)
+        self._unencoded.remove(request_id)
         state = self._requests.pop(request_id, None)
         for sequence in state.sequences if state is not None else ():
             self._leave(sequence.key)
@@ -117,6 +135,7 @@ class ARStageEngine:
             return
         state.ready = ready
         for sequence in state.sequences:
+            sequence.ready = ready  # it may be that the scheduler does not know it yet
             self._scheduler.set_ready(sequence.key, ready)
         self._copy_out(state)
 
@@ -124,6 +143,7 @@ class ARStageEngine:
         """True if `step` could do something now."""
         return (
             bool(self._reports)
+            or len(self._unencoded) > 0
             or self._scheduler.has_work()
             or any(map(self._feeding.can_take, self._requests.values()))
         )
@@ -133,26 +153,34 @@ class ARStageEngine:
         for state in list(self._requests.values()):
             if self._feeding.can_take(state):
                 self._take_or_fail(state)
+        self._has_encoded = self._is_turn_of_media()
+        if self._has_encoded:
+            self._encode()
+        else:
+            self._compute()
+        return list(self._outputs())
+
+    def _compute(self) -> None:
         plan = self._scheduler.schedule()
+        recalled = {row.key: self._captured.recall(row.recalled) for row in plan.rows if row.recalled}
         begun_s = time.perf_counter()
         results = self._run(plan)
-        self._note_times(plan, begun_s)
+        self._note_times(dict.fromkeys(row.key.request_id for row in plan.rows), begun_s)
         for row, result in results:
-            self._commit(row, result)
-        return list(self._outputs())
+            self._commit(row, result, recalled.get(row.key, {}))
 
     def gauges(self) -> dict[str, float]:
         """Figures for metrics; blocks without the null block."""
         blocks = self._scheduler.blocks
         return {
             "running": self._scheduler.num_running,
-            "waiting": self._scheduler.num_waiting,
+            "waiting": self._scheduler.num_waiting + len(self._unencoded),
             "kv_blocks_total": blocks.capacity,
             "kv_blocks_free": blocks.num_free,
             "preemptions": self._scheduler.num_preemptions,
             "prefix_queries_total": self._scheduler.num_prefix_queries,
             "prefix_hits_total": self._scheduler.num_prefix_hits,
-            "batches_rerun": self._num_reruns,
+            "batches_rerun": self._num_reruns + self._encoder.num_reruns,
             "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values() if state.inbox is not None),
         }
 
@@ -160,7 +188,45 @@ class ARStageEngine:
         """`reset_prefix_cache`: how many cached blocks were forgotten. Raises UnsupportedByModelError for other names."""
         if name != "reset_prefix_cache":
             raise UnsupportedByModelError(f"control call {name}: accepted: reset_prefix_cache")
+        self._captured.clear()
         return {"blocks": self._scheduler.blocks.forget()}
+
+    # ---- media -----------------------------------------------------------------------------------------------------
+
+    def _is_turn_of_media(self) -> bool:
+        """Steps of both kinds take turns: neither answers nor those who come wait for more than one of the others."""
+        return len(self._unencoded) > 0 and not (self._has_encoded and self._scheduler.has_work())
+
+    def _encode(self) -> None:
+        batch = self._unencoded.batch()
+        begun_s = time.perf_counter()
+        made = self._encoder.encode(batch)
+        waiting = [(media, found, self._unencoded.requests_of(media.key)) for media, found in made]
+        self._note_times(dict.fromkeys(name for _, _, names in waiting for name in names), begun_s)
+        for media, found, names in waiting:
+            for state in [self._requests[name] for name in names if name in self._requests]:
+                if isinstance(found, Exception):
+                    self._fail(state, found)
+                    continue
+                state.encoded[media.key] = found
+                if self._unencoded.take(state.request_id, media.key):
+                    self._enter(state)
+
+    def _enter(self, state: RequestState) -> None:
+        """All that its prompt is made of is there: its sequences may run."""
+        pieces: list[Piece] = []
+        for media in state.media:
+            made, at = state.encoded[media.key], 0
+            for start, end in media.spans:
+                part = slice(at, at + end - start)
+                layered = None if made.layered is None else made.layered[:, part]
+                pieces.append(Piece(start, made.rows[part], layered))
+                at += end - start
+        state.encoded.clear()
+        for sequence in state.sequences:
+            if pieces:
+                self._runner.hold_pieces(sequence.key, pieces)
+            self._scheduler.add(sequence)
 
     # ---- inputs of a stage that is fed -----------------------------------------------------------------------------
 
@@ -182,9 +248,9 @@ class ARStageEngine:
 
     # ---- running and committing ------------------------------------------------------------------------------------
 
-    def _note_times(self, plan: StepPlan, begun_s: float) -> None:
+    def _note_times(self, request_ids: Iterable[str], begun_s: float) -> None:
         spent_s = time.perf_counter() - begun_s
-        for request_id in dict.fromkeys(row.key.request_id for row in plan.rows):
+        for request_id in request_ids:
             state = self._requests[request_id]
             state.begun_s = begun_s if state.begun_s is None else state.begun_s
             state.forward_s += spent_s
@@ -211,7 +277,7 @@ class ARStageEngine:
         self._runner.launch(plan, samples)
         return self._runner.collect()
 
-    def _commit(self, row: PlanRow, result: RowResult | Exception) -> None:
+    def _commit(self, row: PlanRow, result: RowResult | Exception, recalled: Layers) -> None:
         state = self._requests.get(row.key.request_id)
         if state is None:
             return  # another choice of the request failed in this step
@@ -219,7 +285,12 @@ class ARStageEngine:
             self._fail(state, result)
             return
         self._scheduler.commit(row)
-        self._keep_hidden(row, result)
+        if state.handoff:
+            self._report(state.request_id).hand_on(state.handoff)
+            state.handoff = {}
+        sequence = state.sequences[row.key.choice]
+        if sequence.capture:
+            self._keep_hidden(sequence, row, result.hidden, recalled)
         if result.sampled is None:
             return
         if result.sampled.token is None:
@@ -243,12 +314,17 @@ class ARStageEngine:
         if sequence.capture:
             self._report(state.request_id).tensors["frames"] = _as_tensor(result.frame)
 
-    def _keep_hidden(self, row: PlanRow, result: RowResult) -> None:
-        if not result.hidden or row.capture_from is None:
+    def _keep_hidden(self, sequence: SequenceState, row: PlanRow, hidden: Layers, recalled: Layers) -> None:
+        """What the row captured, behind what is recalled of the blocks that were not computed."""
+        if sequence.outputs_at is not None and self._scheduler.shares(sequence):
+            self._captured.grow(sequence, row, hidden)
+        if not hidden and not recalled:
             return
+        spans = [*chain.from_iterable(block.wanted for block in row.recalled), *row.captures]
+        whole = joined([part for part in (recalled, hidden) if part])
         report = self._report(row.key.request_id)
-        report.positions = [row.capture_from, row.end]
-        report.tensors.update({f"hidden_{layer}": TorchSource(rows) for layer, rows in result.hidden.items()})
+        report.positions = [*chain.from_iterable(spans)]
+        report.tensors.update({f"hidden_{layer}": TorchSource(rows) for layer, rows in whole.items()})
 
     def _outputs(self) -> Iterator[StageOutput]:
         reports, self._reports = self._reports, {}
@@ -264,6 +340,7 @@ class ARStageEngine:
     def _leave(self, key: SequenceKey) -> None:
         self._scheduler.remove(key)
         self._runner.forget(key)
+        self._captured.forget(key)
 
     def _fail(self, state: RequestState, error: Exception) -> None:
         report = self._report(state.request_id)

@@ -19,12 +19,27 @@ class SequenceKey(NamedTuple):
     choice: int
 
 
+Span = tuple[int, int]
+"""Positions [start, end)."""
+
+
+class HeldBlock(msgspec.Struct, frozen=True):
+    """A full block that is shared instead of computed, whose captured rows are held under its digest: those of `spans`. Of them
+    those of `wanted`, the last, are handed on; `skip` rows were before."""
+
+    digest: bytes
+    spans: tuple[Span, ...]
+    wanted: tuple[Span, ...]
+    skip: int = 0
+
+
 class PlanRow(msgspec.Struct, frozen=True):
     """What one sequence computes in one step: `tokens` at the positions from `start` on.
 
     `slot` is its row of the block table; `blocks` are written there from column `first_block` on (a sequence that was given
-    a new slot lists all of its blocks). `samples`: the last token's logits are wanted. `capture_from`: hidden states of
-    positions from here on are wanted, None: of none. `frames`: what the last positions are computed from in place of tokens.
+    a new slot lists all of its blocks). `samples`: the last token's logits are wanted. `captures`: hidden states of
+    these positions, which it computes, are wanted; and those of the positions before it that `recalled` blocks hold. `frames`: what
+    the last positions are computed from in place of tokens.
     """
 
     key: SequenceKey
@@ -34,7 +49,8 @@ class PlanRow(msgspec.Struct, frozen=True):
     first_block: int
     blocks: tuple[int, ...]
     samples: bool
-    capture_from: int | None = None
+    captures: tuple[Span, ...] = ()
+    recalled: tuple[HeldBlock, ...] = ()
     frames: tuple[FedFrame, ...] = ()
 
     @property

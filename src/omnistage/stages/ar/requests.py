@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.params import SamplingParams
-from omnistage.core.payload import MultimodalPayload, TensorSource
+from omnistage.core.payload import MultimodalPayload, Tensor, TensorSource
 from omnistage.core.request import StageTimes, Usage
+from omnistage.modeling.protocols import EncodedMedia, MediaInput
 from omnistage.modeling.sampling import SampleRow, SeenTokens, counts_output
 from omnistage.stages.ar.choice import ChoiceState
 from omnistage.stages.ar.sequence import SequenceState
@@ -25,7 +28,8 @@ from omnistage.stages.inbox import InboxState
 @dataclass(slots=True, eq=False)
 class RequestState:
     """`choices` and `sequences` have one entry per choice. `inbox` is there in stages that are fed, `prepared` in entry stages.
-    Times in seconds."""
+    `media` are encoded before the sequences may run, `encoded` by their keys those that are; `handoff` goes to other stages with
+    the first capture. Times in seconds."""
 
     request: StageRequest
     params: SamplingParams
@@ -33,6 +37,9 @@ class RequestState:
     choices: list[ChoiceState] = field(default_factory=list)
     inbox: InboxState | None = None
     prepared: PreparedInput | None = None
+    media: Sequence[MediaInput] = ()
+    encoded: dict[str, EncodedMedia] = field(default_factory=dict)
+    handoff: Mapping[str, Any] = field(default_factory=dict)
     has_embeds: bool = False
     ready: bool = True
     added_s: float = field(default_factory=time.perf_counter)
@@ -101,7 +108,20 @@ class StepReport:
     choices: list[dict[str, Any]] = field(default_factory=list)
     tensors: dict[str, TensorSource] = field(default_factory=dict)
     positions: list[int] = field(default_factory=list)
+    prompt: dict[str, Any] | None = None
     error: ErrorInfo | None = None
+
+    def hand_on(self, handoff: Mapping[str, Any]) -> None:
+        """What other stages are told of the prompt: arrays beside the captured tensors, the rest as metadata."""
+        self.prompt = {}
+        for name, value in handoff.items():
+            match value:
+                case np.ndarray():
+                    self.tensors[name] = Tensor.of(value)
+                case TensorSource():
+                    self.tensors[name] = value
+                case _:
+                    self.prompt[name] = value
 
     def output(self, request_id: str, ended: RequestState | None) -> StageOutput | None:
         """None if there is nothing to say. `ended`: the request, if this step ended it."""
@@ -116,9 +136,11 @@ class StepReport:
         return StageOutput(request_id, capture, self.consumed, copied=self.copied)
 
     def _capture(self) -> MultimodalPayload | None:
-        if not self.choices and not self.tensors:
+        if not self.choices and not self.tensors and self.prompt is None:
             return None
         metadata: dict[str, Any] = {"choices": self.choices} if self.choices else {}
         if self.positions:
             metadata["positions"] = self.positions
+        if self.prompt is not None:
+            metadata["prompt"] = self.prompt
         return MultimodalPayload(self.tensors, metadata)

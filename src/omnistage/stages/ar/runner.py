@@ -3,7 +3,7 @@
     launch(plan, samples)   ->   collect() -> one RowResult per row of the plan
 
 Running a plan again writes the same keys and values to the same places. Rows are flattened: [T] over all sequences of a
-step. Input embeddings of a sequence are held here under its key until `forget`.
+step. What a sequence's rows are made of beside its tokens is held here under its key until `forget`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from omnistage.core.errors import UnsupportedByModelError
 from omnistage.modeling.attention import CacheShape, PagedCache
 from omnistage.modeling.kernels.chosen import chosen_ops, renewed
 from omnistage.modeling.paged_attend import PagedAttend
-from omnistage.modeling.protocols import ARModel, FramedModel
+from omnistage.modeling.protocols import (
+    ARModel,
+    EncodedMedia,
+    EncodingModel,
+    FramedModel,
+    MediaInput,
+    PositionedModel,
+)
 from omnistage.modeling.sampling import Sampled, SampleRow, sample
 from omnistage.modeling.step import ARStep, BlockTable, StepRows
 from omnistage.stages.ar.frame_runner import FrameRunner
+from omnistage.stages.ar.own_rows import OwnRows, Piece, fill, turn
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 
 
@@ -64,12 +74,40 @@ class ARRunner:
         self._table = BlockTable(max_num_seqs, -(-max_model_len // block_size))
         self._block_size = block_size
         self._capture_layers = tuple(capture_layers)
-        self._embeds: dict[SequenceKey, list[torch.Tensor]] = {}
+        self._own: dict[SequenceKey, OwnRows] = {}
         self._launched: _Launched | None = None
 
     def hold_embeds(self, key: SequenceKey, rows: torch.Tensor) -> None:
         """Input embeddings [n, hidden] of the sequence's next n positions, from 0 on."""
-        self._embeds.setdefault(key, []).append(rows.to(self._model.device, self._model.dtype))
+        own = self._own.setdefault(key, OwnRows())
+        own.add(Piece(own.end, rows.to(self._model.device, self._model.dtype)))
+
+    def hold_pieces(self, key: SequenceKey, pieces: Sequence[Piece]) -> None:
+        """Rows of some of the sequence's positions, as `encode` made them."""
+        self._own.setdefault(key, OwnRows()).add(*pieces)
+
+    def hold_positions(self, key: SequenceKey, positions: npt.NDArray[np.int32], next_position: int) -> None:
+        """Rotary positions [3, n] of the sequence's next n positions, from 0 on, and of the token behind them. Raises
+        UnsupportedByModelError for a model that knows no others than places."""
+        if not isinstance(self._model, PositionedModel):
+            raise UnsupportedByModelError("the processor gave positions to a model that takes none")
+        rotary = self._model.rotations(torch.from_numpy(positions.astype(np.int64)).to(self._model.device))
+        self._own.setdefault(key, OwnRows()).turn(rotary, next_position)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the model reads media."""
+        return isinstance(self._model, EncodingModel)
+
+    @torch.inference_mode()
+    def encode(self, inputs: Sequence[MediaInput]) -> list[EncodedMedia]:
+        """See `EncodingModel`; on the model's device and in its dtype."""
+        assert isinstance(self._model, EncodingModel)
+        device, dtype = self._model.device, self._model.dtype
+        return [
+            EncodedMedia(made.rows.to(device, dtype), None if made.layered is None else made.layered.to(device, dtype))
+            for made in self._model.encode(inputs)
+        ]
 
     def prompt_rows(self, data: Mapping[str, Any]) -> torch.Tensor | None:
         """Input rows [n, hidden] that a framed model makes of a bridge's prompt; None of another model."""
@@ -80,7 +118,7 @@ class ARRunner:
         self.ops = renewed(self.ops, self._model.device)
 
     def forget(self, key: SequenceKey) -> None:
-        self._embeds.pop(key, None)
+        self._own.pop(key, None)
 
     def warm_up(self) -> None:
         """One pass over the null block. Raises UnsupportedByModelError for a model that does not attend once per layer."""
@@ -140,45 +178,37 @@ class ARRunner:
             [token for row in plan.rows for token in row.tokens],
             [end - 1 for row, end in zip(plan.rows, accumulate(counts), strict=True) if row.samples],
         )
+        own = self._own if self._own and any(row.key in self._own for row in plan.rows) else {}
         if self._frames is not None:
             step.embeds = self._frames.input_rows(plan, self._held_rows, self.ops)
-        elif self._embeds and any(row.key in self._embeds for row in plan.rows):
-            step.embeds = self._input_rows(plan, step)
+        elif own:
+            fill(step, plan.rows, own, self._model)
+        if own:
+            turn(step, plan.rows, own, self._model)
         return step
 
     def _forward(self, plan: StepPlan, step: StepRows) -> tuple[ARStep, PagedAttend]:
         attend = PagedAttend(self._cache, step, self.ops)
-        layers = self._capture_layers if any(row.capture_from is not None for row in plan.rows) else ()
+        layers = self._capture_layers if any(row.captures for row in plan.rows) else ()
         if self._frames is not None and step.logit_rows:
             layers = tuple({*layers, self._model.num_layers})  # what frames are drawn from
         return self._model.forward(step, attend, layers), attend
 
-    @torch.inference_mode()
-    def _input_rows(self, plan: StepPlan, step: StepRows) -> torch.Tensor:
-        """Input embeddings [T, hidden] of a step in which a sequence has its own."""
-        rows = self._model.embed(step.token_ids)
-        at = 0
-        for row in plan.rows:
-            own = self._held_rows(row)
-            rows[at : at + len(own)] = own
-            at += len(row.tokens)
-        return rows
-
     def _held_rows(self, row: PlanRow) -> torch.Tensor:
         """The embeddings of a row's positions, as far as they were given: [at most len(row.tokens), hidden]."""
-        held = self._embeds.get(row.key, [])
-        if row.start >= sum(map(len, held)):
-            return torch.empty(0, self._model.hidden_size, dtype=self._model.dtype, device=self._model.device)
-        return torch.cat(held)[row.start : row.end]
+        own = self._own.get(row.key)
+        found = () if own is None else own.touched(row.start, row.end)
+        none = torch.empty(0, self._model.hidden_size, dtype=self._model.dtype, device=self._model.device)
+        return torch.cat([none, *(piece.part(row.start, row.end) for piece in found)])
 
     def _captured(self, launched: _Launched, index: int, row: PlanRow) -> dict[int, torch.Tensor]:
         """Fresh tensors: the step's own are views of larger ones."""
-        if row.capture_from is None:
+        if not row.captures:
             return {}
-        start = launched.step.q_start[index] + row.capture_from - row.start
-        end = launched.step.q_start[index + 1]
+        shift = launched.step.q_start[index] - row.start
+        parts = [slice(shift + start, shift + end) for start, end in row.captures]
         made = launched.made.hidden
-        return {layer: made[layer][start:end].clone() for layer in self._capture_layers}
+        return {layer: torch.cat([made[layer][part] for part in parts]) for layer in self._capture_layers}
 
 
 def cache_shape(model: ARModel, block_size: int) -> CacheShape:

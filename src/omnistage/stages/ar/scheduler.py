@@ -21,10 +21,11 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.stages.ar.block_manager import BlockManager, chain_digest
-from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
+from omnistage.stages.ar.plan import HeldBlock, PlanRow, SequenceKey, Span, StepPlan
 from omnistage.stages.ar.sequence import NO_SLOT, SequenceState
 
 
@@ -39,16 +40,25 @@ class Limits:
     enable_chunked_prefill: bool = True
 
 
+class HeldOutputs(Protocol):
+    """Captured rows of full blocks, under their digests."""
+
+    def holds(self, digest: bytes, spans: tuple[Span, ...]) -> bool:
+        """True if the rows of exactly these positions are there."""
+
+
 def _order(sequence: SequenceState) -> tuple[int, int, int]:
     return sequence.order
 
 
 class Scheduler:
-    """See the module. `blocks` is this scheduler's alone."""
+    """See the module. `blocks` is this scheduler's alone. Blocks with rows that are to be handed on are shared if `outputs` holds
+    these rows."""
 
-    def __init__(self, limits: Limits, blocks: BlockManager) -> None:
+    def __init__(self, limits: Limits, blocks: BlockManager, outputs: HeldOutputs | None = None) -> None:
         self.limits = limits
         self.blocks = blocks
+        self._outputs = outputs
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -130,7 +140,7 @@ class Scheduler:
         sequence = self._sequences[row.key]
         sequence.computed = row.end
         sequence.captured_upto = max(sequence.captured_upto, row.end)
-        if self._shares(sequence):
+        if self.shares(sequence):
             self._publish(sequence)
 
     def append(self, key: SequenceKey, tokens: Sequence[int]) -> None:
@@ -214,7 +224,7 @@ class Scheduler:
         start, end = sequence.computed, sequence.computed + count
         first_block = sequence.announced_blocks
         sequence.announced_blocks = len(sequence.blocks)
-        captures = sequence.capture and sequence.captured_upto < end
+        upto = max(start, sequence.captured_upto)
         frames, prompt_len = sequence.frames, sequence.prompt_len
         return PlanRow(
             key=sequence.key,
@@ -224,7 +234,8 @@ class Scheduler:
             first_block=first_block,
             blocks=tuple(sequence.blocks[first_block:]),
             samples=not sequence.is_open and end == len(sequence.tokens),
-            capture_from=max(start, sequence.captured_upto) if captures else None,
+            captures=sequence.wanted(upto, end) if sequence.capture else (),
+            recalled=self._recalled(sequence) if sequence.capture and sequence.captured_upto < start else (),
             frames=() if frames is None else frames.fed(start - prompt_len, end - prompt_len),
         )
 
@@ -305,21 +316,48 @@ class Scheduler:
 
     # ---- sharing ---------------------------------------------------------------------------------------------------
 
-    def _shares(self, sequence: SequenceState) -> bool:
+    def shares(self, sequence: SequenceState) -> bool:
+        """Whether its full blocks can be found by others."""
         return self.limits.enable_prefix_caching and sequence.content_key is not None
 
     def _shared_blocks(self, sequence: SequenceState) -> list[int]:
         """Full blocks that hold the first tokens already. At least one token, and every output that is wanted and not
         held, is left to compute."""
         limit = len(sequence.tokens) - 1
-        if sequence.capture:
+        if sequence.capture and sequence.outputs_at is None:
             limit = min(limit, sequence.captured_upto)
         count = limit // self.blocks.block_size
         leader = sequence.leader
         if leader is not None and leader.prompt_is_computed and leader.blocks:
             of_prompt = min(count, leader.prompt_len // self.blocks.block_size)
             return leader.blocks[:of_prompt]
-        return self.blocks.match(self._digests(sequence, count)) if self._shares(sequence) else []
+        if not self.shares(sequence):
+            return []
+        found = self.blocks.match(self._digests(sequence, count))
+        return found[: self._recallable(sequence, len(found))] if sequence.capture else found
+
+    def _recallable(self, sequence: SequenceState, count: int) -> int:
+        """How many of the first `count` blocks hold all that is to be handed on of them."""
+        size = self.blocks.block_size
+        for index in range(sequence.captured_upto // size, count):
+            spans = sequence.wanted(index * size, (index + 1) * size)
+            if not spans or spans[-1][1] <= sequence.captured_upto:
+                continue
+            if self._outputs is None or not self._outputs.holds(sequence.digests[index], spans):
+                return index
+        return count
+
+    def _recalled(self, sequence: SequenceState) -> tuple[HeldBlock, ...]:
+        """What is handed on of blocks that it shares, and was not yet."""
+        size, upto = self.blocks.block_size, sequence.captured_upto
+        found = []
+        for index in range(upto // size, sequence.computed // size):
+            spans = sequence.wanted(index * size, (index + 1) * size)
+            if spans and spans[-1][1] > upto:
+                skip = sum(min(end, upto) - start for start, end in spans if start < upto)
+                wanted = sequence.wanted(max(upto, index * size), (index + 1) * size)
+                found.append(HeldBlock(sequence.digests[index], spans, wanted, skip))
+        return tuple(found)
 
     def _publish(self, sequence: SequenceState) -> None:
         full = sequence.computed // self.blocks.block_size
@@ -335,6 +373,6 @@ class Scheduler:
         size = self.blocks.block_size
         for index in range(len(sequence.digests), count):
             parent = sequence.digests[-1] if sequence.digests else b""
-            tokens = sequence.tokens[index * size : (index + 1) * size]
+            tokens = sequence.identified(index * size, (index + 1) * size)
             sequence.digests.append(chain_digest(parent, tokens, sequence.content_key or ""))
         return sequence.digests[:count]

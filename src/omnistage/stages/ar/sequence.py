@@ -5,10 +5,11 @@ Knows no tensors, no text and no sampling parameters. `tokens` are the prompt, t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from omnistage.stages.ar.frames import FrameState
-from omnistage.stages.ar.plan import SequenceKey
+from omnistage.stages.ar.plan import SequenceKey, Span
 
 NO_SLOT = -1
 
@@ -17,10 +18,11 @@ NO_SLOT = -1
 class SequenceState:
     """`order` is the request's place in the one total order, then the choice. `max_len` bounds prompt and output.
 
-    `content_key` None: its blocks are never shared (its tokens do not tell what was computed from). `capture`: hidden
-    states are handed on, so none may be skipped; `captured_upto` is the first position not handed on yet. `is_open`:
-    more of the prompt may come, nothing is sampled yet. `leader`: the choice whose prompt blocks this one takes over
-    once they are computed. `frames`: what a framed model is fed in place of the tokens behind the prompt.
+    `content_key` None: its blocks are never shared (its tokens do not tell what was computed from). `identities` stand for the
+    prompt's tokens where these alone do not tell it, or are empty. `capture`: hidden states are handed on, those of the positions
+    `outputs_at` or (None) of all, so none of them may be skipped; `captured_upto` is the first position not handed on yet.
+    `is_open`: more of the prompt may come, nothing is sampled yet. `leader`: the choice whose prompt blocks this one takes
+    over once they are computed. `frames`: what a framed model is fed in place of the tokens behind the prompt.
     """
 
     key: SequenceKey
@@ -28,7 +30,9 @@ class SequenceState:
     tokens: list[int]
     max_len: int
     content_key: str | None = ""
+    identities: Sequence[int] = ()
     capture: bool = False
+    outputs_at: tuple[Span, ...] | None = None
     is_open: bool = False
     leader: SequenceState | None = None
     frames: FrameState | None = None
@@ -74,3 +78,17 @@ class SequenceState:
         """A choice lets its leader compute the prompt first, unless it has started before (it was preempted since)."""
         leader = self.leader
         return leader is not None and self.output_len == 0 and not (leader.prompt_is_computed or leader.removed)
+
+    def identified(self, start: int, end: int) -> list[int]:
+        """What tells the tokens [start, end) from others, all of which are there."""
+        told = list(self.identities[start:end])
+        return told + self.tokens[start + len(told) : end]
+
+    def wanted(self, start: int, end: int) -> tuple[Span, ...]:
+        """The positions in [start, end) whose hidden states are handed on."""
+        spans = self.outputs_at
+        if spans is None:
+            return ((start, end),) if self.capture and start < end else ()
+        if not self.capture or not spans or spans[-1][1] <= start:
+            return ()
+        return tuple((max(start, first), min(end, last)) for first, last in spans if first < end and last > start)
