@@ -23,7 +23,7 @@ WITH_SOUND = MediaOptions(use_audio_in_video=True)
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> ItemReader:
-    prompt = prompt_settings(Section(settings(), "config.json"))
+    prompt = prompt_settings(Section(settings(), "config.json"), lambda _: None)
     where: Path = folder(tmp_path_factory.mktemp("items"))
     return ItemReader(prompt, media_settings(where, prompt), MediaLimits())
 

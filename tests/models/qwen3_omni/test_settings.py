@@ -25,10 +25,15 @@ def folder(path: Path, **files: dict[str, Any]) -> Path:
     return path
 
 
+def no_token(_: str) -> int | None:
+    """A tokenizer without the token that is asked for."""
+    return None
+
+
 def test_a_published_folder_is_read_from_one_file(tmp_path: Path) -> None:
     """Fault: bounds of pictures taken for videos, whose bounds the model's processor fixes."""
     where = folder(tmp_path)
-    prompt = prompt_settings(read_config(where))
+    prompt = prompt_settings(read_config(where), no_token)
     assert (prompt.positions_per_second, prompt.audio_window, prompt.merge_size, prompt.speaks) == (13, 50, 2, True)
     media = media_settings(where, prompt)
     assert (media.image.least, media.image.most, media.image.factor) == (32 * 32, 128 * 128, 32)
@@ -42,7 +47,7 @@ def test_nested_settings_come_first_and_sizes_may_be_edges(tmp_path: Path) -> No
     pixels = {"patch_size": 16, "merge_size": 2, "size": {"shortest_edge": 5000, "longest_edge": 6000}}
     nested = {"image_processor": pixels, "video_processor": pixels | {"max_frames": 16}}
     where = folder(tmp_path, processor_config=nested | {"feature_extractor": {"feature_size": 128}})
-    media = media_settings(where, prompt_settings(read_config(where)))
+    media = media_settings(where, prompt_settings(read_config(where), no_token))
     assert (media.image.least, media.image.most, media.sampling.most) == (5000, 6000, 16)
     assert media.image.mean[0] == 0.48145466
 
@@ -61,7 +66,7 @@ def test_what_the_encoders_cannot_read_is_named(tmp_path: Path, change: dict[str
     """Fault: patches of another size than the weights have, found by a crash in a forward pass."""
     where = folder(tmp_path, preprocessor_config=PREPROCESSOR | change)
     with pytest.raises(BrokenCheckpointError, match=f"preprocessor_config.json: {words}"):
-        media_settings(where, prompt_settings(read_config(where)))
+        media_settings(where, prompt_settings(read_config(where), no_token))
 
 
 def test_a_folder_without_settings_of_media_is_refused(tmp_path: Path) -> None:
@@ -69,7 +74,7 @@ def test_a_folder_without_settings_of_media_is_refused(tmp_path: Path) -> None:
     where = folder(tmp_path)
     (where / "preprocessor_config.json").unlink()
     with pytest.raises(BrokenCheckpointError, match=r"neither preprocessor_config.json nor processor_config.json"):
-        media_settings(where, prompt_settings(read_config(where)))
+        media_settings(where, prompt_settings(read_config(where), no_token))
 
 
 def test_a_missing_id_is_named_with_its_place() -> None:
@@ -77,7 +82,8 @@ def test_a_missing_id_is_named_with_its_place() -> None:
     config = settings()
     del config["thinker_config"]["audio_end_token_id"]
     with pytest.raises(BrokenCheckpointError, match=r"config.json: thinker_config: audio_end_token_id is missing"):
-        prompt_settings(Section(config, "config.json"))
+        prompt_settings(Section(config, "config.json"), no_token)
+    assert prompt_settings(Section(config, "config.json"), {"<|audio_end|>": 9}.get).ids.audio_end == 9
     config["thinker_config"]["vision_config"] = 3
     with pytest.raises(BrokenCheckpointError, match=r"thinker_config: vision_config is 3; accepted: an object"):
-        prompt_settings(Section(config, "config.json"))
+        prompt_settings(Section(config, "config.json"), no_token)

@@ -58,7 +58,8 @@ def resize(picture: Frames, tall: int, wide: int) -> Frames:
 
 def resize_frame(frame: Frames, tall: int, wide: int) -> Frames:
     """As `resize`, across first and then down, with whole grey levels between: the order of transformers for videos. Pillow chooses
-    its own by the sizes, and noise then differs by up to 20 levels; in this order 1 level in one value of 200 is left."""
+    its own by the sizes, and noise then differs by up to 20 levels. In this order one value of 200 differs by 1 level, and a few
+    of a million by 2: the weights there have fewer bits."""
     across = Image.fromarray(frame).resize((wide, frame.shape[0]), Image.Resampling.BICUBIC)
     return np.asarray(across.resize((wide, tall), Image.Resampling.BICUBIC))
 

@@ -35,14 +35,21 @@ from omnistage.models.qwen3_omni.prompts import (
     runs,
     user_turns,
 )
-from omnistage.models.qwen3_omni.settings import PromptSettings, media_settings, prompt_settings, read_config
+from omnistage.models.qwen3_omni.settings import (
+    PromptSettings,
+    media_settings,
+    prompt_settings,
+    read_config,
+    thinker_vocab_size,
+)
 
 
 def load_processor(config: ARStageConfig) -> OmniProcessor:
     """Of a Qwen3-Omni folder. Raises BrokenCheckpointError."""
     folder = Path(config.model_path)
-    settings = prompt_settings(read_config(folder))
-    text = load_text_processor(Path(config.tokenizer_path or folder), settings.vocab_size, config.max_model_len)
+    stated = read_config(folder)
+    text = load_text_processor(Path(config.tokenizer_path or folder), thinker_vocab_size(stated), config.max_model_len)
+    settings = prompt_settings(stated, text.tokenizer.token_to_id)
     reader = ItemReader(settings, media_settings(folder, settings), MediaLimits())
     return OmniProcessor(text, reader, settings, config.max_model_len)
 

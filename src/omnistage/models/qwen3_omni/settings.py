@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.folder import CONFIG, read_json, read_json_if_any
 
+_AUDIO_END = "<|audio_end|>"
 _NESTED = "processor_config.json"
 _VIDEO = "video_preprocessor_config.json"
 _SHARED = "preprocessor_config.json"
@@ -78,11 +79,10 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class PromptSettings:
-    """`vocab_size` is the thinker's. `positions_per_second` of rotary time, `audio_window` half of the frames that the audio
+    """`positions_per_second` of rotary time, `audio_window` half of the frames that the audio
     encoder reads at once, `merge_size` the patches on one side of a row's square. `speaks`: there is a talker."""
 
     ids: PromptIds
-    vocab_size: int
     positions_per_second: float
     audio_window: int
     mel_bands: int
@@ -92,27 +92,32 @@ class PromptSettings:
     speaks: bool
 
 
-def prompt_settings(config: Section) -> PromptSettings:
+def thinker_vocab_size(config: Section) -> int:
+    return config.section("thinker_config").section("text_config").integer("vocab_size", least=1)
+
+
+def prompt_settings(config: Section, token_id: Callable[[str], int | None]) -> PromptSettings:
+    """`token_id` is the tokenizer's, for what only the tokenizer needs to know. Where config.json may be silent, the defaults are
+    those of transformers' configuration."""
     thinker = config.section("thinker_config")
     vision, audio = thinker.section("vision_config"), thinker.section("audio_config")
     return PromptSettings(
         ids=PromptIds(
-            image=thinker.integer("image_token_id"),
+            image=thinker.integer("image_token_id", 151655),
             audio=thinker.integer("audio_token_id"),
-            video=thinker.integer("video_token_id"),
+            video=thinker.integer("video_token_id", 151656),
             vision_start=thinker.integer("vision_start_token_id"),
             audio_start=thinker.integer("audio_start_token_id"),
-            audio_end=thinker.integer("audio_end_token_id"),
-            im_start=config.integer("im_start_token_id"),
-            user=config.integer("user_token_id"),
+            audio_end=thinker.integer("audio_end_token_id", token_id(_AUDIO_END)),
+            im_start=config.integer("im_start_token_id", 151644),
+            user=config.integer("user_token_id", 872),
         ),
-        vocab_size=thinker.section("text_config").integer("vocab_size", least=1),
         positions_per_second=thinker.number("position_id_per_seconds"),
-        audio_window=audio.integer("n_window", least=1),
-        mel_bands=audio.integer("num_mel_bins", least=1),
-        patch_size=vision.integer("patch_size", least=1),
-        temporal_patch_size=vision.integer("temporal_patch_size", least=1),
-        merge_size=vision.integer("spatial_merge_size", least=1),
+        audio_window=audio.integer("n_window", 50, least=1),
+        mel_bands=audio.integer("num_mel_bins", 128, least=1),
+        patch_size=vision.integer("patch_size", 16, least=1),
+        temporal_patch_size=vision.integer("temporal_patch_size", 2, least=1),
+        merge_size=vision.integer("spatial_merge_size", 2, least=1),
         speaks=config.values.get("enable_audio_output") is not False and "talker_config" in config.values,
     )
 
