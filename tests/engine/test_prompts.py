@@ -94,10 +94,10 @@ def test_media_beside_a_text_are_in_the_order_of_kinds() -> None:
                 "audio": (np.zeros(4, np.float32), 16000),
                 "image": [b"one", pixels],
             },
-            "mm_processor_kwargs": {"use_audio_in_video": True},
+            "mm_processor_kwargs": {"use_audio_in_video": True, "fps": 2.0},
         }
     )
-    assert prompt.text == "<v> <i> <i> <a>" and prompt.mm_processor_kwargs == {"use_audio_in_video": True}
+    assert prompt.text == "<v> <i> <i> <a>" and prompt.mm_processor_kwargs == {"use_audio_in_video": True, "fps": 2.0}
     assert [(media.kind, media.where) for media in prompt.media] == [
         ("image", "multi_modal_data.image[0]"),
         ("image", "multi_modal_data.image[1]"),
@@ -162,7 +162,12 @@ def test_a_part_that_cannot_be_read_is_refused_by_field(part: dict[str, Any], fi
         ({"prompt": "a", "multi_modal_data": {"image": [b"x", 7]}}, "multi_modal_data.image[1]", "bytes of a file"),
         (said({"type": "text", "text": "a"}, multi_modal_data={"image": b"x"}), "multi_modal_data", "content parts"),
         ({"prompt": "a", "mm_processor_kwargs": 7}, "mm_processor_kwargs", "an object"),
-        ({"prompt": "a", "mm_processor_kwargs": {"fps": 2}}, "mm_processor_kwargs.fps", "use_audio_in_video"),
+        ({"prompt": "a", "mm_processor_kwargs": {7: 2}}, "mm_processor_kwargs", "names of options"),
+        (
+            {"prompt": "a", "mm_processor_kwargs": {"fps": object()}},
+            "mm_processor_kwargs",
+            "numbers of at most 64 bits",
+        ),
         (
             {"prompt": "a", "mm_processor_kwargs": {"use_audio_in_video": 1}},
             "mm_processor_kwargs.use_audio_in_video",

@@ -45,6 +45,8 @@ class Reader:
 
     def __call__(self, request: OmniRequest) -> list[StageInput]:
         prompt = request.prompt
+        for name in prompt.mm_processor_kwargs.keys() - {"use_audio_in_video"}:
+            raise InvalidRequestError.unknown(f"mm_processor_kwargs.{name}", ["mm_processor_kwargs.use_audio_in_video"])
         words = [word for message in prompt.messages or () for word in self._words(message["content"], prompt)]
         words += (prompt.text or "").split() + [seen(media) for media in prompt.media if prompt.messages is None]
         options = [f"{name}={value}" for name, value in prompt.mm_processor_kwargs.items()]

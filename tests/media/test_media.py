@@ -102,6 +102,15 @@ async def test_media_of_megabytes_of_many_at_once_are_not_mixed_up(server: Serve
     assert [text_of(response) for response in found] == [description("video", data) for data in files]
 
 
+async def test_an_option_that_the_processor_does_not_know_is_refused(server: ServerProcess) -> None:
+    """Fault: it is accepted and has no effect."""
+    said = asked(data_url("video", b"v"), mm_processor_kwargs={"use_audio_in_vido": True})
+    [response] = await answers(server, said)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "mm_processor_kwargs.use_audio_in_vido"
+    assert "did you mean 'mm_processor_kwargs.use_audio_in_video'" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("order", "status", "code", "said"),
     [
@@ -168,7 +177,8 @@ async def test_a_server_fetches_from_the_hosts_that_were_named(tmp_path: Path) -
             await asyncio.to_thread(server.process.wait, 30)
 
 
-def test_from_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inline", [False, True])
+def test_from_python(inline: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fault: a path, an array or a list of frames is read as something else; one bad prompt fails the others."""
     monkeypatch.setitem(REGISTRY, "media", "tests.media.family:PIPELINE")
     (tmp_path / "a.wav").write_bytes(SOUND)
@@ -186,7 +196,7 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         {"prompt": "see", "multi_modal_data": {"image": b"bad"}},
         "words alone",
     ]
-    with Omni("media") as omni:
+    with Omni("media", inline=inline) as omni:
         read, raw, missing, bad, words = omni.generate(prompts, use_tqdm=False)
     assert read.text == f"{description('image', pixels.tobytes())}-2x4x3@None {description('audio', SOUND)}"
     frames = description("video", pixels.tobytes() * 2)

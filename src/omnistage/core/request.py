@@ -45,7 +45,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     `messages` are OpenAI-shaped dicts (role, content). A content is a str or, for a model that reads more than text, a list of
     parts {"type": "text", "text": str} and {"type": "image" | "audio" | "video", "media": index in `media`}. With `text` and
     `token_ids` the model's own placeholders stand for `media`, whose items are in the order of kind and occurrence.
-    `mm_processor_kwargs` say how media are read. `additional_information` is for the family's own use.
+    `mm_processor_kwargs` say how media are read: `use_audio_in_video` (a bool), and what the family's processor knows besides; it
+    refuses all else. `additional_information` is for the family's own use.
     """
 
     text: str | None = None

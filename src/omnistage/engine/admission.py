@@ -73,6 +73,7 @@ def _require_sendable(prompt: Prompt) -> None:
         "prompt": prompt.text,
         "messages": prompt.messages,
         "additional_information": prompt.additional_information,
+        "mm_processor_kwargs": prompt.mm_processor_kwargs,
     }
     for name, value in named.items():
         try:

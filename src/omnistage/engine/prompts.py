@@ -21,7 +21,6 @@ COMMON_KEYS = (*SOURCES, "modalities", "additional_information")
 EXTRA_KEYS = ("prompt_embeds", *MEDIA_KEYS, "negative_prompt", "height", "width")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_KEYS = ("role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id")
-PROCESSOR_KEYS = ("use_audio_in_video",)
 
 _KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 _URL_PARTS: Mapping[str, MediaKind] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
@@ -113,19 +112,19 @@ def _tokens(value: object) -> tuple[int, ...]:
 
 
 def _processor_options(model: ServedModel, value: object) -> dict[str, Any]:
-    """What `mm_processor_kwargs` says: `use_audio_in_video` has the model hear the sound of the videos that it sees."""
+    """What `mm_processor_kwargs` says. `use_audio_in_video` is known everywhere: the model hears the sound of the videos that it
+    sees. Other options are the family's own, whose processor refuses what it does not know."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise InvalidRequestError.of("mm_processor_kwargs", value, "an object")
-    for key, said in value.items():
-        where = f"mm_processor_kwargs.{key}"
-        if key not in PROCESSOR_KEYS:
-            raise _unknown_key("mm_processor_kwargs", key, PROCESSOR_KEYS)
-        if not isinstance(said, bool):
-            raise InvalidRequestError.of(where, said, "true or false")
-        if said and not {"audio", "video"} <= set(model.reads):
-            raise InvalidRequestError.of(where, said, f"false, as this model reads {', '.join(model.reads)} only")
+    if not all(isinstance(key, str) for key in value):
+        raise InvalidRequestError.of("mm_processor_kwargs", list(value), "names of options")
+    where, heard = "mm_processor_kwargs.use_audio_in_video", value.get("use_audio_in_video", False)
+    if not isinstance(heard, bool):
+        raise InvalidRequestError.of(where, heard, "true or false")
+    if heard and not {"audio", "video"} <= set(model.reads):
+        raise InvalidRequestError.of(where, heard, f"false, as this model reads {', '.join(model.reads)} only")
     return dict(value)
 
 
