@@ -5,13 +5,17 @@ its folder by dots or links.
 """
 
 import ipaddress
+import urllib.parse
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.engine.media import MediaValue
 from omnistage.serve.allowed import Allowed, is_public
+from omnistage.serve.fetching import url_of
 
 WHERE = "messages[0].content[0].image_url.url"
 
@@ -86,6 +90,23 @@ def test_nothing_else_may(url: str) -> None:
     ) as caught:
         place(url, "a.org")
     assert caught.value.field == WHERE and len(caught.value.message) < 500
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["http://", "https://", "HTTP:/", "//", ""]), st.text("a.org:/@#?\\[]%01 \n\tø;&", max_size=40))
+def test_who_connects_reads_the_same_host(scheme: str, rest: str) -> None:
+    """Fault: the URL that was checked says another host, or path, to the library that connects, by a sign that only one minds."""
+    allowed = Allowed.of(["a.org", "a.org:80", "a.org:1"], None)
+    for url in (scheme + rest, f"{scheme}a.org{rest}"):
+        try:
+            place = allowed.place(url, found(url))
+        except InvalidRequestError:
+            continue
+        asked, told = url_of(place), urllib.parse.urlsplit(place.url)
+        assert (told.hostname, told.port) == ("a.org", place.port)
+        assert (asked.scheme, asked.host, asked.port) == (place.scheme.encode(), b"a.org", place.port)
+        assert asked.target == place.target.encode()
+        assert asked.port in (80, 443, 1)
 
 
 def test_a_refusal_says_what_is_closed() -> None:

@@ -68,10 +68,10 @@ async def test_what_is_there_is_fetched_and_nothing_is_told_of_the_server() -> N
     """Fault: other bytes; credentials, cookies or packed content are asked for; a connection stays open."""
     async with media_host() as host:
         taken = Taken()
-        assert await fetcher(host).fetch(found(host.url("/a%20b?c=d")), taken) == b"picture"
+        assert await fetcher(host).fetch(found(host.url("/a%20b;e?c=d")), taken) == b"picture"
         assert taken.nbytes == 7
         [head] = host.asked
-        assert head.startswith("GET /a%20b?c=d HTTP/1.1\r\n")
+        assert head.startswith("GET /a%20b;e?c=d HTTP/1.1\r\n")
         names = {line.split(":")[0].lower() for line in head.splitlines()[1:] if line}
         assert names == {"host", "user-agent", "accept", "accept-encoding", "connection"}
         assert f"Host: 127.0.0.1:{host.port}" in head and "Accept-Encoding: identity" in head
@@ -128,6 +128,13 @@ async def test_a_name_that_leads_inside_is_not_followed(addresses: str) -> None:
         host.leads_to = host.url("/picture", "media.example")
         assert "not public" in await refusal(inside, host.url("/lead"))
         assert len(host.asked) == 1
+
+
+async def test_the_system_s_own_names_are_vetted_too() -> None:
+    """Fault: a resolver that only tests have is looked at, and the real one's answers are not."""
+    async with media_host() as host:
+        told = await refusal(fetcher(host, f"localhost:{host.port}"), host.url("/picture", "localhost"))
+        assert "its host has an address that is not public" in told and host.asked == []
 
 
 async def test_the_connection_is_made_to_the_vetted_address(monkeypatch: pytest.MonkeyPatch) -> None:

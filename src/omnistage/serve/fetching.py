@@ -80,7 +80,7 @@ class Fetcher:
         async with httpcore.AsyncConnectionPool(ssl_context=tls, network_backend=backend, max_connections=1) as pool:
             request: dict[str, Any] = {
                 "method": "GET",
-                "url": place.url,
+                "url": url_of(place),
                 "headers": _headers(place),
                 "extensions": {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), _STEP_S)},
             }
@@ -143,6 +143,12 @@ class _VettedBackend(httpcore.AnyIOBackend):
 async def _resolved(name: str, port: int) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
+
+
+def url_of(place: Place) -> httpcore.URL:
+    """Out of the parts that were vetted: who reads a URL's text again might read it otherwise."""
+    scheme, host, target = (part.encode() for part in (place.scheme, place.host.name, place.target))
+    return httpcore.URL(scheme=scheme, host=host, port=place.port, target=target)
 
 
 def _joined(url: str, led: str) -> str:
