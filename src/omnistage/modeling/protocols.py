@@ -29,8 +29,9 @@ class StageInput:
     """One unit of work for a stage, made by its bridge (or, in an entry stage, by its processor). `data` is the
     family's own: an AR stage reads one of `token_ids` (list of int), `embeds` ([rows, hidden]) and `prompt` (a mapping that a
     framed model makes rows of), which extend the prompt; `close` (True) ends the prompt before the sources end; `sides` (list of
-    int) are what a framed model is fed beside its frames. A generation model reads what its bridge wrote. `nbytes` counts against
-    the request's input bound; 0 has the size measured.
+    int) are what a framed model is fed beside its frames. With a `prompt`, or with every part of it, may come `positions` int32 [3,
+    rows], the rotary positions of its rows, and `next_position`, that of the row behind. A generation model reads what its bridge
+    wrote. `nbytes` counts against the request's input bound; 0 has the size measured.
 
     What a processor writes comes from another process: numpy arrays and core's tensors by name, and plain data (None,
     numbers, texts, bytes, lists, dicts) beside them."""

@@ -115,21 +115,24 @@ def _positions(model: Any, inputs: dict[str, Any], talker_ids: torch.Tensor) -> 
     return found[:, 0].numpy().astype(np.int32), length + int(delta)
 
 
-def rows_of_reference(model: Any, prompt: ProcessedPrompt, *, speaker: str) -> dict[str, torch.Tensor]:
-    """What transformers gives its talker for 8 tokens of text: `inputs_embeds`, `trailing_text_hidden`, `tts_pad_embed`."""
+def heard_by_reference(model: Any, prompt: ProcessedPrompt, *, speaker: str = "ethan") -> dict[str, torch.Tensor]:
+    """What transformers gives its talker for 8 tokens of text (`inputs_embeds`, `trailing_text_hidden`, `tts_pad_embed`), and the
+    `logits` [12, vocab] of the first codes of 12 frames, before anything is done to them."""
     given: dict[str, Any] = {}
     generate = model.talker.generate
 
     def listen(**named: Any) -> Any:
         given.update(named)
-        return generate(**named)
+        made = generate(**named, output_logits=True)
+        given["logits"] = torch.stack(made.logits, dim=1)
+        return made
 
     model.talker.generate = listen
     try:
-        speak(model, inputs_of(prompt), text_tokens=8, frames=1, speaker=speaker)
+        speak(model, inputs_of(prompt), text_tokens=8, frames=11, speaker=speaker)
     finally:
         model.talker.generate = generate
-    return {name: given[name][0] for name in ("inputs_embeds", "trailing_text_hidden", "tts_pad_embed")}
+    return {name: given[name][0] for name in ("inputs_embeds", "trailing_text_hidden", "tts_pad_embed", "logits")}
 
 
 def talker_engine(folder: Path, **changes: Any) -> ARStageEngine:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from omnistage.core.params import SamplingParams
@@ -18,6 +19,7 @@ from tests.models.qwen3_omni.talkers import (
     asked_of,
     begin,
     frames,
+    heard_by_reference,
     prompt_of,
     send,
     talker_engine,
@@ -83,6 +85,44 @@ def test_codes_are_those_of_transformers(
     assert frames(heard) == asked.frames
     assert len({frame[0] for frame in asked.frames}) > 4  # of one code over and over, equality would say little
     assert max(frame[0] for frame in frames(heard)) < shape.codebook
+
+
+@pytest.mark.parametrize("kinds", [("image",), ("audio",), ("image", "audio", "image")], ids="-".join)
+def test_codes_about_media_are_those_of_transformers(
+    engine: ARStageEngine, reference: Reference, kinds: tuple[str, ...]
+) -> None:
+    """Fault: rows of media in the wrong places, or turned as if a picture were a line of text; a part of them lost on the way."""
+    asked = asked_of(reference(SHAPES[0]), prompt_of(TEXTS[1], *kinds))
+    for media_rows in (7, 100):
+        assert frames(answer(engine, asked, GREEDY, media_rows=media_rows)) == asked.frames
+    expect_empty(engine)
+
+
+@pytest.mark.parametrize("kinds", [(), ("image", "audio")], ids="-".join)
+def test_chances_are_those_of_transformers(engine: ARStageEngine, reference: Reference, kinds: tuple[str, ...]) -> None:
+    """Fault: what greedy codes are too coarse to show: a position of the prompt, a row of it, a token of the text that is said."""
+    model, prompt = reference(SHAPES[0]), prompt_of(TEXTS[1], *kinds)
+    asked, logits = asked_of(model, prompt), heard_by_reference(model, prompt)["logits"]
+    end = model.config.talker_config.codec_eos_token_id
+    logits[:, [place for place in range(SHAPES[0].codebook, logits.shape[1]) if place != end]] = float("-inf")
+    expected = logits.log_softmax(dim=-1)
+    found = answer(engine, asked, replace(GREEDY, logprobs=20)).logprobs()
+    assert len(expected) == 12
+    for step, row in enumerate(expected):
+        tokens, values, _ = zip(*found[step]["top"], strict=True)
+        torch.testing.assert_close(torch.tensor(values), row[list(tokens)], rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_in_chunks_beside_others(omni: Omni, reference: Reference, kernels: object) -> None:
+    """Fault: positions or rows of a chunk that are those of the prompt's beginning, or of another request."""
+    model, engine = reference(SHAPES[0]), talker_engine(omni(SHAPES[0]), max_num_batched_tokens=16)
+    kinds = [("image", "audio"), (), ("audio",), ("image", "image")]
+    several = [asked_of(model, prompt_of(text, *some)) for text, some in zip(TEXTS, kinds, strict=True)]
+    for place, asked in enumerate(several):
+        begin(engine, f"r{place}", GREEDY, place)
+        send(engine, f"r{place}", list(asked.items()))
+    heard = drain(engine)
+    assert [frames(heard[f"r{place}"]) for place in range(4)] == [asked.frames for asked in several]
 
 
 def test_a_model_that_ends_by_itself(omni: Omni, reference: Reference, kernels: object) -> None:

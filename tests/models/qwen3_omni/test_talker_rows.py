@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from omnistage.core.errors import InvalidRequestError
+from omnistage.core.params import SamplingParams
 from omnistage.core.payload import MultimodalPayload
 from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.kernels.native import KernelOps
 from omnistage.modeling.protocols import StageInput
+from omnistage.modeling.sampling import SampleRow
 from omnistage.models.qwen3_omni.bridges import END_OF_TEXT, PAD, Heard, talker_bridge
 from omnistage.models.qwen3_omni.talker import Talker
 from omnistage.models.qwen3_omni.talker_loader import load
-from tests.models.qwen3_omni.talkers import asked_of, prompt_of, rows_of_reference, talker_config
+from tests.models.qwen3_omni.talkers import asked_of, heard_by_reference, prompt_of, talker_config
 from tests.tiny.qwen3_omni import SHAPES, OmniShape
 
 SHAPE = SHAPES[3]
@@ -45,7 +47,7 @@ def test_the_prompt_is_that_of_transformers(
     model, prompt = reference(SHAPE), prompt_of("What is that?", *kinds)
     asked = asked_of(model, prompt)
     for speaker, voice in (("ethan", None), ("chelsie", "Chelsie"), ("aiden", "AIDEN")):
-        expected = rows_of_reference(model, prompt, speaker=speaker)
+        expected = heard_by_reference(model, prompt, speaker=speaker)
         written, closed, *sides = bridged(asked.items(voice=voice))
         for ops in (kernels, TorchOps()):
             rows = talker.embed_prompt(written.data["prompt"], ops)
@@ -82,6 +84,17 @@ def test_rows_of_frames_beside_others_are_the_same_bits(talker: Talker, kernels:
     for row in range(9):
         assert torch.equal(talker.embed_frames(frames[row : row + 1], sides[row : row + 1], kernels)[0], whole[row])
     assert len(talker.embed_frames([], [], kernels)) == 0
+
+
+def test_a_frame_that_is_not_finite_is_none(talker: Talker, kernels: KernelOps) -> None:
+    """Fault: code -1 is spoken."""
+    hidden = torch.zeros(2, SHAPE.hidden)
+    hidden[0] = float("nan")
+    draws = [SampleRow(SamplingParams(temperature=0.0), 0, 0)] * 2
+    broken, whole = talker.complete(hidden, [5, 6], draws, kernels)
+    assert broken is None
+    assert whole is not None
+    assert (whole[0], len(whole)) == (6, SHAPE.groups)
 
 
 def test_the_embeddings_of_the_text_stay_in_their_file(talker: Talker) -> None:

@@ -205,6 +205,7 @@ def test_a_frame_that_cannot_be_made_fails_its_request_alone(llama: Path) -> Non
         ([{"token_ids": [5]}], "accepted: prompt, embeds, sides"),
         ([{"prompt": {"ids": [5]}}, {"close": True}, {"prompt": {"ids": [5]}}], "that it has closed"),
         ([{"prompt": {"ids": [5]}}, {"close": True}, {"close": True}], "that it has closed"),
+        ([{"prompt": {"ids": [5]}, "positions": np.zeros((3, 2), np.int32), "next_position": 2}], "accepted: [3, 1]"),
     ],
 )
 def test_what_a_bridge_may_not_make(llama: Path, inputs: list[dict[str, Any]], message: str) -> None:
@@ -213,6 +214,25 @@ def test_what_a_bridge_may_not_make(llama: Path, inputs: list[dict[str, Any]], m
     engine.add(stage_request("one", [], greedy(5), targets=[TARGET]))
     feed(engine, "one", 0, *inputs)
     assert message in failure(drain(engine)["one"])
+
+
+def test_rows_of_a_prompt_may_stand_elsewhere(llama: Path) -> None:
+    """Fault: rows are turned by their places; those behind the prompt go on from its length; a choice forgets them."""
+    params = SamplingParams(temperature=0.0, n=2, max_tokens=6, ignore_eos=True)
+    told = dict[int, list[list[int]]]()
+    for shift in (0, 5):
+        engine = framed_engine(llama, max_num_batched_tokens=8)
+        engine.add(stage_request("one", [], params, targets=[TARGET]))
+        count = len(PROMPTS[0])
+        positions = np.tile(np.arange(count, dtype=np.int32), (3, 1))
+        positions[:, count // 2 :] += shift
+        prompt = {"prompt": {"ids": PROMPTS[0]}, "positions": positions, "next_position": count + shift}
+        feed(engine, "one", 0, prompt, {"close": True}, {"sides": SIDES}, last=True)
+        heard = drain(engine)["one"]
+        assert heard.tokens(0) == heard.tokens(1)
+        told[shift] = frames(heard)
+    assert told[0] == alone(llama, greedy(6))
+    assert told[5] != told[0]
 
 
 def test_frames_are_made_for_all_rows_of_a_step_at_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

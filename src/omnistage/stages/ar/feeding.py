@@ -89,7 +89,9 @@ class Feeding:
             raise StageFailedError(f"{bridge} goes on with a prompt that it has closed")
         match unit.data:
             case {"prompt": {} as written} if leader.frames is not None:
-                return [_FILLER] * hold_embeds(self._runner, state, self._runner.prompt_rows(written))
+                count = hold_embeds(self._runner, state, self._runner.prompt_rows(written))
+                self._hold_positions(state, unit, count)
+                return [_FILLER] * count
             case {"embeds": embeds} if state.has_embeds or not leader.tokens:
                 return [_FILLER] * hold_embeds(self._runner, state, embeds)
             case {"token_ids": [*found]} if not state.has_embeds and leader.frames is None:
@@ -102,6 +104,17 @@ class Feeding:
         found_keys = ", ".join(sorted(map(str, unit.data))) or "nothing"
         accepted = "token_ids (a list) or embeds" if leader.frames is None else "prompt, embeds, sides (a list)"
         raise StageFailedError(f"{bridge} made {found_keys}; accepted: {accepted} or close (True)")
+
+    def _hold_positions(self, state: RequestState, unit: StageInput, count: int) -> None:
+        """Rotary positions of a prompt's rows, where they are not their places."""
+        positions = unit.data.get("positions")
+        if positions is None:
+            return
+        if positions.shape != (3, count):
+            made = f"positions {list(positions.shape)} for {count} rows; accepted: [3, {count}]"
+            raise StageFailedError(f"the bridge of stage {self._config.model_stage} made {made}")
+        for sequence in state.sequences:
+            self._runner.hold_positions(sequence.key, positions, unit.data["next_position"])
 
     def _close_prompt(self, state: RequestState) -> None:
         """What a caller allows may be more than the prompt leaves room for: nobody knew its length."""
