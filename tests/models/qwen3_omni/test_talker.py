@@ -185,6 +185,21 @@ def test_a_seeded_request_alone_beside_others_and_preempted(
     assert tight.gauges()["preemptions"] >= 1
 
 
+def test_in_bfloat16_a_request_is_the_same_alone_and_beside_others(
+    omni: Omni, reference: Reference, several: list[Asked]
+) -> None:
+    """Fault: an operation that bfloat16 has not, or that rounds by the batch."""
+    asked = [*several, asked_of(reference(SHAPES[0]), prompt_of(TEXTS[0], "image"))]
+    engine = talker_engine(omni(SHAPES[0]), dtype="bfloat16")
+    alone = [frames(answer(engine, one, SAMPLED)) for one in asked]
+    for place, one in enumerate(asked):
+        begin(engine, f"r{place}", SAMPLED, place)
+        send(engine, f"r{place}", list(one.items()))
+    heard = drain(engine)
+    assert [frames(heard[f"r{place}"]) for place in range(len(asked))] == alone
+    assert len(alone[0]) == 24
+
+
 def test_answers_of_one_token_and_of_none(engine: ARStageEngine, reference: Reference, several: list[Asked]) -> None:
     """Fault: an answer too short for transformers is an error here, too."""
     asked = asked_of(reference(SHAPES[0]), prompt_of(TEXTS[0]), text_tokens=1)

@@ -50,6 +50,18 @@ def test_codes_of_all_groups_are_one_table(folder: Path) -> None:
     assert all(isinstance(table, torch.Tensor) and start <= table.data_ptr() < end for table in tables)
 
 
+def test_ids_of_text_have_defaults(folder: Path, tmp_path: Path) -> None:
+    """Fault: a config.json that says nothing of what never changes cannot be read."""
+
+    def silent(settings: dict[str, Any]) -> None:
+        for name in ("im_start", "assistant", "tts_pad", "tts_bos", "tts_eos"):
+            del settings[f"{name}_token_id"]
+
+    ids = load(talker_config(changed(folder, tmp_path / "other", silent)))._ids
+    assert ids.opening[:2] == (151644, 77091)
+    assert (ids.pad, ids.begin, ids.end) == (151671, 151672, 151673)
+
+
 def without_speakers(settings: dict[str, Any]) -> None:
     settings["talker_config"]["speaker_id"] = {}
 
@@ -79,7 +91,7 @@ def more_groups(settings: dict[str, Any]) -> None:
     [
         (without_speakers, "speaker_id is {}; accepted: at least one speaker"),
         (wider_predictor, "hidden_size is 128; accepted: 64, as the talker has it"),
-        (other_activation, "another kind of decoder"),
+        (other_activation, "asks for a decoder that"),
         (no_talker, "talker_config is missing"),
         (no_layers, "talker_config.text_config describes no decoder"),
         (more_groups, "no tensor talker.code_predictor.model.codec_embedding.3.weight"),

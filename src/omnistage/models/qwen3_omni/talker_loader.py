@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from omnistage.config.stage import ARStageConfig
-from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.decoder import Decoder, DecoderNames, DecoderShape, decoder_shape, read_decoder, read_linear
+from omnistage.modeling.decoder import Decoder, DecoderNames, DecoderShape, read_decoder, read_linear
 from omnistage.modeling.kernels.chosen import chosen_layout
 from omnistage.modeling.linear import Layout, with_bias
 from omnistage.modeling.tensors import dtype_of
@@ -18,6 +17,7 @@ from omnistage.modeling.tokenizer import load_tokenizer
 from omnistage.models.qwen3_omni.code_predictor import read_code_predictor
 from omnistage.models.qwen3_omni.settings import Section, read_config
 from omnistage.models.qwen3_omni.talker import Projection, Talker, TalkerIds, TalkerParts
+from omnistage.models.qwen3_omni.thinker import shape_of
 
 SUPPRESSED = 1024
 """The last ids of the talker's vocabulary: control codes and speakers, which are never drawn but for the end."""
@@ -49,7 +49,7 @@ class _Shapes:
 def _shapes(settings: Section) -> _Shapes:
     talker = settings.section("talker_config")
     text, own = settings.section("thinker_config").section("text_config"), talker.section("text_config")
-    decoder, predictor = _decoder_shape(own), _decoder_shape(talker.section("code_predictor_config"))
+    decoder, predictor = shape_of(own), shape_of(talker.section("code_predictor_config"))
     if decoder.experts is not None:  # the published model has experts in every layer, whatever is named dense
         decoder = replace(decoder, experts=replace(decoder.experts, dense_layers=frozenset()))
     if predictor.hidden_size != decoder.hidden_size:
@@ -64,27 +64,22 @@ def _shapes(settings: Section) -> _Shapes:
     )
 
 
-def _decoder_shape(section: Section) -> DecoderShape:
-    try:
-        shape = decoder_shape(section.values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BrokenCheckpointError(f"{section.where} describes no decoder: {type(error).__name__} {error}") from None
-    if shape is None:
-        raise BrokenCheckpointError(f"{section.where} asks for another kind of decoder than this model has")
-    return shape
-
-
 def _ids(settings: Section, folder: Path) -> TalkerIds:
+    """Where config.json may be silent, the defaults are those of transformers' configuration."""
     talker = settings.section("talker_config")
     speakers = {name.lower(): number for name, number in talker.section("speaker_id").values.items()}
     if not speakers:
         raise talker.wrong("speaker_id", speakers, "at least one speaker")
     (line_break,) = load_tokenizer(folder).encode("\n", add_special_tokens=False).ids
     return TalkerIds(
-        opening=(settings.integer("im_start_token_id"), settings.integer("assistant_token_id"), line_break),
-        pad=settings.integer("tts_pad_token_id"),
-        begin=settings.integer("tts_bos_token_id"),
-        end=settings.integer("tts_eos_token_id"),
+        opening=(
+            settings.integer("im_start_token_id", 151644),
+            settings.integer("assistant_token_id", 77091),
+            line_break,
+        ),
+        pad=settings.integer("tts_pad_token_id", 151671),
+        begin=settings.integer("tts_bos_token_id", 151672),
+        end=settings.integer("tts_eos_token_id", 151673),
         thinking=(
             talker.integer("codec_nothink_id"),
             talker.integer("codec_think_bos_id"),

@@ -67,14 +67,15 @@ def load(config: ARStageConfig) -> Thinker:
     whole = read_config(folder)
     settings = whole.section("thinker_config")
     reader = WeightsReader(folder, dtype_of(config.dtype), PREFIX)
-    decoder = read_decoder(reader, _shape(settings.section("text_config")), layout=chosen_layout())
+    decoder = read_decoder(reader, shape_of(settings.section("text_config")), layout=chosen_layout())
     load_encoders: Any = resolve_hook(
         _LOAD_ENCODERS
     )  # importing transformers' modules takes seconds: after the rest is right
     return Thinker(decoder, load_encoders(reader, settings.values), _capture_layers(whole, decoder.num_layers))
 
 
-def _shape(text: Section) -> DecoderShape:
+def shape_of(text: Section) -> DecoderShape:
+    """Of the thinker or the talker. Raises BrokenCheckpointError."""
     try:
         shape = decoder_shape(text.values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
