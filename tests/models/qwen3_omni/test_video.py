@@ -148,6 +148,7 @@ def test_what_is_no_video_is_named(media: Media, words: str) -> None:
         (MediaLimits(video_pixels=4000), "frames of 64x64 pixels.*1 to 4000 pixels"),
         (MediaLimits(video_frames=19), "20 frames.*1 to 19 frames"),
         (MediaLimits(video_seconds=1.5), r"2\.0 s.*at most 1\.5 s"),
+        (MediaLimits(video_work=80_000), r"20 frames of 64x64 pixels.*at most 80000 pixels in all of them"),
     ],
 )
 def test_limits_are_asked_before_decoding(limits: MediaLimits, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

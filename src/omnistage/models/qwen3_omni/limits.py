@@ -16,7 +16,8 @@ from omnistage.models.qwen3_omni.whole import stated_nbytes
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """Of one item. Bytes are those of the file, pixels those of a picture or frame before resizing, frames all that a video has."""
+    """Of one item. Bytes are those of the file, pixels those of a picture or frame before resizing, frames all that a video has.
+    `video_work` bounds the pixels of all frames together: what decoding them takes, a minute or less in one thread."""
 
     image_nbytes: int = 64 * 2**20
     image_pixels: int = 2**26
@@ -26,6 +27,7 @@ class MediaLimits:
     video_pixels: int = 2**25
     video_seconds: float = 3600.0
     video_frames: int = 2**18
+    video_work: int = 2**34
 
     def nbytes(self, kind: str) -> int:
         return {"image": self.image_nbytes, "audio": self.audio_nbytes, "video": self.video_nbytes}[kind]

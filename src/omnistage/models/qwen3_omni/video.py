@@ -146,6 +146,9 @@ class VideoReader:
             raise InvalidRequestError.of(media.where, shown, f"1 to {limits.video_pixels} pixels")
         if is_too_narrow(facts.height, facts.width):
             raise InvalidRequestError.of(media.where, shown, "a longer side of at most 200 times the shorter one")
+        if facts.frames * facts.height * facts.width > limits.video_work:
+            accepted = f"at most {limits.video_work} pixels in all of them"
+            raise InvalidRequestError.of(media.where, f"{facts.frames} {shown}", accepted)
 
     def _wanted(self, facts: _Facts, pace: float) -> Sequence[int]:
         return sample(facts.frames, facts.rate, pace, self.sampling, self.pixels.temporal_patch_size)
