@@ -49,6 +49,7 @@ from tests.tiny.omni_codec import (
     random_frames,
     write_codec,
 )
+from tests.tiny.qwen3_omni import OmniShape
 
 TOLERANCE = 1e-5
 FRAMES = 300
@@ -389,6 +390,14 @@ def forward(emitter: Emitter, connector: TightConnector, engine: GenerationEngin
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_the_decoder_of_a_whole_folder(omni: Any, reference: Any) -> None:
+    """Fault: names or settings that only a folder of its own has."""
+    shape = OmniShape()
+    frames = random_frames(CodecShape(groups=shape.groups, codebook=shape.codebook), 30)
+    found, _ = spoken(code2wav.load(codec_stage(omni(shape))), pieces(frames, SCHEDULE))
+    expect_equal(found, one_shot(reference(shape).code2wav, frames))
 
 
 def test_only_its_own_tensors_are_read(folder_of: Any, tmp_path: Path) -> None:
