@@ -1,6 +1,8 @@
 """The engine over a runtime without stages: order, acknowledgement, aborts, errors, health."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -68,6 +70,24 @@ async def test_media_of_open_requests_are_counted() -> None:
     for _ in range(100):  # it is the runtime that says when one has ended
         await asyncio.sleep(0.01 if engine.media_nbytes else 0)
     assert engine.media_nbytes == 0
+
+
+async def test_what_was_asked_is_let_go_of_while_the_answer_comes() -> None:
+    """Fault: megabytes of messages are held for as long as an answer takes."""
+
+    class Message(dict[str, str]):
+        """A dict that can be watched."""
+
+    runtime = FakeRuntime()
+    runtime.gate.clear()
+    message = Message(role="user", content="Hi")
+    held = weakref.ref(message)
+    parts = AsyncOmniEngine(SPOKEN, runtime).generate(Ask([message], stream=True))
+    del message
+    await anext(parts)
+    gc.collect()
+    assert held() is None
+    await parts.aclose()
 
 
 async def test_a_consumer_that_leaves_aborts_its_request() -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: text in; text and speech out, whole and streamed.
+"""POST /v1/chat/completions: text and media in; text and speech out, whole and streamed.
 
 A refusal, and a failure before the first piece, has a status of its own; a failure after it is one error event, and the
 stream ends. A client that goes ends its request.
