@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,33 @@ def test_outputs_come_in_the_order_of_the_prompts(model: Omni) -> None:
     assert [output.metrics["prompt_index"] for output in outputs] == [0, 1, 2]
     assert outputs[0].multimodal_output.numpy("audio").shape == (240,)
     assert (outputs[0].final_output_type, outputs[0].stage_id, outputs[0].finished) == ("audio", 1, True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_media_of_many_prompts_are_not_all_held_at_once(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a list of a thousand videos is read before the first has been answered."""
+
+    class Counting(FakeRuntime):
+        open = most_open = 0
+
+        def submit(self, request: OmniRequest, sink: Sink) -> None:
+            self.open += 1
+            self.most_open = max(self.open, self.most_open)
+            super().submit(request, sink)
+
+        def _answer(self, request: OmniRequest, sink: Sink) -> None:
+            time.sleep(0.02)
+            self.open -= 1
+            super()._answer(request, sink)
+
+    runtime = Counting()
+    monkeypatch.setattr(omni, "composed", lambda *_, **__: (replace(SPOKEN, reads=("text", "image")), runtime))
+    monkeypatch.setattr(omni, "MOST_OPEN_NBYTES", 10)
+    prompts = [{"prompt": "x", "multi_modal_data": {"image": b"123456"}} for _ in range(8)]
+    with Omni("talker") as one:
+        outputs = list(one.generate(prompts, stream=True)) if stream else one.generate(prompts, use_tqdm=False)
+    assert sum(output.finished for output in outputs) == 8
+    assert runtime.most_open == 2
 
 
 def test_one_prompt_that_fails_does_not_take_the_others_along(model: Omni) -> None:

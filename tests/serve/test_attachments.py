@@ -16,7 +16,7 @@ import pytest
 from omnistage.core.errors import InvalidRequestError, QueueFullError
 from omnistage.core.request import Media
 from omnistage.engine.admission import Ask, admit
-from omnistage.engine.media import MediaValue
+from omnistage.engine.media import MOST_OPEN_NBYTES, MediaValue
 from omnistage.engine.served import ServedModel
 from omnistage.serve import attachments as module
 from omnistage.serve.allowed import Allowed
@@ -180,12 +180,12 @@ async def test_what_comes_from_elsewhere_is_bounded_together(monkeypatch: pytest
 async def test_no_more_is_read_while_open_requests_hold_too_much() -> None:
     """Fault: as many videos are held as callers like to send."""
     attachments, fetcher = reader()
-    await attachments.attached(OMNI, said(url("a")), module.MOST_OPEN_NBYTES)
+    await attachments.attached(OMNI, said(url("a")), MOST_OPEN_NBYTES)
     with pytest.raises(QueueFullError) as caught:
-        await attachments.attached(OMNI, said(url("b")), module.MOST_OPEN_NBYTES + 1)
+        await attachments.attached(OMNI, said(url("b")), MOST_OPEN_NBYTES + 1)
     assert caught.value.retry_after_s == 1.0
     assert fetcher.asked == ["a"]
-    await attachments.attached(OMNI, Ask("words"), module.MOST_OPEN_NBYTES + 1)
+    await attachments.attached(OMNI, Ask("words"), MOST_OPEN_NBYTES + 1)
 
 
 async def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 `read_given` takes what is at hand; `read_local`, for programs and command lines, opens this machine's files too. A server reads
 URLs by a reader of its own. Nothing is decoded here: that is the work of the entry stage's processor. `GatheredState` holds the
-bounds, which are the same for all of them: so many media a prompt, and so many bytes together.
+bounds, which are the same for all of them: so many media a prompt, and so many bytes together. How many bytes all prompts may
+have stands here too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ Array = np.ndarray[Any, Any]
 
 MOST_MEDIA = 64
 """In one prompt."""
+MOST_OPEN_NBYTES = 2**30
+"""What the media of open requests may have when another one with media begins. They are held until their request has ended."""
 
 _SHAPES: dict[MediaKind, str] = {
     "image": "a uint8 array [height, width, 3]",

@@ -24,7 +24,7 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask, stage_params
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.compose import composed
-from omnistage.engine.media import read_local
+from omnistage.engine.media import MOST_OPEN_NBYTES, read_local
 from omnistage.engine.outputs import failed_output
 from omnistage.engine.prompts import is_chat
 from omnistage.runtime.base import Runtime, RuntimeStatus
@@ -35,6 +35,7 @@ _START_TIMEOUT_S = 600.0
 _CALL_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 5.0
 _HELD_PARTS = 256
+_LOOK_S = 0.05
 
 
 class Omni:
@@ -157,6 +158,7 @@ async def answers(engine: AsyncOmniEngine, asks: list[Ask], answered: Callable[[
 
     async def answer(index: int, ask: Ask) -> OmniRequestOutput:
         async with free:
+            await _room(engine)
             try:
                 output = await _only(engine.generate(ask))
             except OmniError as error:
@@ -175,6 +177,7 @@ async def streams(
 
     async def answer(index: int, ask: Ask) -> None:
         async with free:
+            await _room(engine)
             try:
                 async for part in engine.generate(ask):
                     await deliver(_numbered(part, index))
@@ -182,6 +185,12 @@ async def streams(
                 await deliver(_numbered(failed_output(str(index), ErrorInfo.of(error)), index))
 
     await asyncio.gather(*(answer(index, ask) for index, ask in enumerate(asks)))
+
+
+async def _room(engine: AsyncOmniEngine) -> None:
+    """Returns when the media of open requests leave room for more."""
+    while engine.media_nbytes > MOST_OPEN_NBYTES:  # noqa: ASYNC110 - requests end in the runtime's threads
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _only(outputs: AsyncIterator[OmniRequestOutput]) -> OmniRequestOutput:

@@ -2,8 +2,8 @@
 
 First the whole request is admitted without a byte of its media, so that what is wrong with it is told before anything is fetched;
 then all media are read, several at once; then the engine reads the prompt again and finds them here. Bounds: MOST_NBYTES of a
-request from elsewhere, AT_ONCE of its media at a time, READS of URLs over all requests, and MOST_OPEN_NBYTES that open requests may
-hold when another one is let in. Who leaves ends what is read for him.
+request from elsewhere, AT_ONCE of its media at a time, READS of URLs over all requests, and what open requests may hold when
+another one is let in (engine.media). Who leaves ends what is read for him.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from omnistage.core.errors import InvalidRequestError, QueueFullError
 from omnistage.core.request import Media
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.encoded import require_size
-from omnistage.engine.media import MediaValue, encoded, read_given, scheme_of
+from omnistage.engine.media import MOST_OPEN_NBYTES, MediaValue, encoded, read_given, scheme_of
 from omnistage.engine.served import ServedModel
 from omnistage.serve.allowed import Allowed
 
 MOST_NBYTES = 64 * 2**20
 AT_ONCE = 4
 READS = 16
-MOST_OPEN_NBYTES = 2**30
 _RETRY_AFTER_S = 1.0
 _LARGE_CHARS = 64 * 2**10
 """A longer text is decoded in a thread."""
