@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import added, ar, ar_parts, handoff, hops, machine, omni_codec, serving, serving_vllm, sse, start
+from benchmarks import added, ar, ar_parts, handoff, hops, machine, omni, omni_codec, serving, serving_vllm, sse, start
 from benchmarks.rows import Benchmark, Row, Skipped
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -24,6 +24,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *omni_codec.BENCHMARKS,
     *serving.BENCHMARKS,
     *serving_vllm.BENCHMARKS,
+    *omni.BENCHMARKS,
 )
 OUT = Path("out/bench.json")
 

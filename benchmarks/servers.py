@@ -66,13 +66,7 @@ class Server:
 
     def processes(self) -> list[int]:
         """The server and everything below it."""
-        parents = {
-            int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()
-        }
-        tree = [self.process.pid]
-        for pid in tree:
-            tree += [child for child, parent in parents.items() if parent == pid]
-        return tree
+        return tree_of(self.process.pid)
 
     def cpu_s(self) -> float:
         """User and system seconds of the whole tree so far."""
@@ -99,6 +93,15 @@ def serving(
         yield server
     finally:
         server.stop()
+
+
+def tree_of(root: int) -> list[int]:
+    """A process and everything below it."""
+    parents = {int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    tree = [root]
+    for pid in tree:
+        tree += [child for child, parent in parents.items() if parent == pid]
+    return tree
 
 
 def parent_of(pid: int) -> int:

@@ -65,8 +65,17 @@ class OmniShape:
     talker_layers: int = 2
     accept: int = 3
     hidden: int = 64
+    heads: int = 4
     codebook: int = 64
     experts: int = 4
+    experts_per_token: int = 2
+    expert_size: int = 32
+    talker_expert_size: int = 32
+    predictor_size: int = 96
+    predictor_head_dim: int = 16
+    codec_hidden: int = 32
+    codec_layers: int = 2
+    decoder_dim: int = 32
     deepstack: tuple[int, ...] = (0, 1)
     vocab_size: int = 512
 
@@ -109,7 +118,7 @@ def omni_settings(tokenizer: Tokenizer, shape: OmniShape) -> dict[str, Any]:
     thinker = {
         "audio_config": _audio(shape),
         "vision_config": _vision(shape),
-        "text_config": _decoder(shape, shape.layers, tokenizer.get_vocab_size()),
+        "text_config": _decoder(shape, shape.layers, tokenizer.get_vocab_size(), shape.expert_size),
         "vision_end_token_id": tokenizer.token_to_id("<|vision_end|>"),
         "audio_end_token_id": tokenizer.token_to_id("<|audio_end|>"),
         "user_token_id": roles["user_token_id"],
@@ -160,19 +169,19 @@ def _vision(shape: OmniShape) -> dict[str, Any]:
     }
 
 
-def _decoder(shape: OmniShape, layers: int, vocab_size: int) -> dict[str, Any]:
-    head_dim = shape.hidden // 4
+def _decoder(shape: OmniShape, layers: int, vocab_size: int, expert_size: int) -> dict[str, Any]:
+    head_dim = shape.hidden // shape.heads
     return {
         "vocab_size": vocab_size,
         "hidden_size": shape.hidden,
         "intermediate_size": 96,
         "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads // 2,
         "head_dim": head_dim,
         "num_experts": shape.experts,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
+        "num_experts_per_tok": shape.experts_per_token,
+        "moe_intermediate_size": expert_size,
         "norm_topk_prob": True,
         "max_position_embeddings": 4096,
         "rope_parameters": {
@@ -199,17 +208,17 @@ def _talker(shape: OmniShape) -> dict[str, Any]:
         "spatial_merge_size": 2,
         "speaker_id": {"chelsie": control + 20, "ethan": control + 21, "aiden": control + 22},
         "text_config": {
-            **_decoder(shape, shape.talker_layers, shape.codebook + SUPPRESSED),
-            "shared_expert_intermediate_size": 32,
+            **_decoder(shape, shape.talker_layers, shape.codebook + SUPPRESSED, shape.talker_expert_size),
+            "shared_expert_intermediate_size": shape.talker_expert_size,
         },
         "code_predictor_config": {
             "vocab_size": shape.codebook,
             "hidden_size": shape.hidden,
-            "intermediate_size": 96,
+            "intermediate_size": shape.predictor_size,
             "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.heads // 2,
+            "head_dim": shape.predictor_head_dim,
             "num_code_groups": shape.groups,
             "max_position_embeddings": 4096,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
@@ -220,16 +229,16 @@ def _talker(shape: OmniShape) -> dict[str, Any]:
 def _code2wav(shape: OmniShape) -> dict[str, Any]:
     return {
         "codebook_size": shape.codebook,
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
+        "hidden_size": shape.codec_hidden,
+        "num_attention_heads": shape.codec_hidden // 16,
+        "num_key_value_heads": shape.codec_hidden // 16,
+        "intermediate_size": 2 * shape.codec_hidden,
+        "num_hidden_layers": shape.codec_layers,
         "num_quantizers": shape.groups,
         "sliding_window": 72,
         "upsample_rates": [8, 5, 4, 3],
         "upsampling_ratios": [2, 2],
-        "decoder_dim": 32,
+        "decoder_dim": shape.decoder_dim,
         "max_position_embeddings": 4096,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
     }
@@ -253,19 +262,28 @@ def write_qwen3_omni(folder: Path, shape: OmniShape | None = None) -> Path:
 
 
 @torch.no_grad()
-def redraw(model: Any, *, seed: int, spread: float = 0.12) -> None:
+def redraw(model: Any, *, seed: int) -> None:
     """Draws all weights of a transformers model anew, and makes its codec decoder audible."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.startswith("code2wav."):
             redraw_codec(name, parameter, generator)
-        elif "embed_tokens" in name or "codec_embedding" in name:  # what was drawn last decides what comes next
-            parameter.normal_(0, 4.0, generator=generator)
-        elif "lm_head" in name or "codec_head" in name:
-            parameter.normal_(0, 0.25, generator=generator)
+        elif name.startswith(("thinker.model.", "thinker.lm_head.", "talker.")):
+            _redraw_decoder(name, parameter, generator)
         elif parameter.dim() >= 2:
-            parameter.normal_(0, spread if parameter.dim() < 3 else spread / 2, generator=generator)
+            parameter.normal_(0, 0.12, generator=generator)
     make_audible(model.code2wav, generator)
+
+
+@torch.no_grad()
+def _redraw_decoder(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """What was drawn last decides what comes next as much as what attention finds, which looks at few places."""
+    if "q_norm" in name:
+        parameter.fill_(3.0)
+    elif parameter.dim() >= 2:
+        spreads = {"embed": 4.0, "head": 0.25, "v_proj": 0.4, "o_proj": 0.2, "experts": 0.06}
+        spread = next((spread for part, spread in spreads.items() if part in name), 0.12)
+        parameter.normal_(0, spread, generator=generator)
 
 
 @torch.no_grad()

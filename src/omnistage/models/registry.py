@@ -4,5 +4,7 @@ from __future__ import annotations
 
 REGISTRY: dict[str, str] = {
     "demo": "omnistage.models.demo.pipeline:PIPELINE",
+    "qwen3_omni_moe": "omnistage.models.qwen3_omni.pipeline:PIPELINE",
+    "qwen3_omni_moe_thinker": "omnistage.models.qwen3_omni.pipeline:THINKER_PIPELINE",
     "causal_lm": "omnistage.models.causal_lm.pipeline:PIPELINE",
 }

@@ -37,8 +37,9 @@ def load_reference(folder: Path) -> Any:
     return model
 
 
-def inputs_of(prompt: ProcessedPrompt, *, audio_in_video: bool = False) -> dict[str, Any]:
-    """The arguments of `generate` for one prompt."""
+def inputs_of(prompt: ProcessedPrompt, *, grid_seconds: float = 1.0, audio_in_video: bool = False) -> dict[str, Any]:
+    """The arguments of `generate` for one prompt. `grid_seconds`: what two frames of its video last, at the
+    pace at which they are asked for."""
     named: dict[str, Any] = {"input_ids": torch.tensor([prompt.token_ids])}
     named["attention_mask"] = torch.ones_like(named["input_ids"])
     for kind, pixels, grid in (
@@ -50,7 +51,7 @@ def inputs_of(prompt: ProcessedPrompt, *, audio_in_video: bool = False) -> dict[
             named[pixels] = torch.cat([torch.from_numpy(np.array(one.data["pixel_values"])) for one in media])
             named[grid] = torch.tensor([list(one.data["grid_thw"]) for one in media])
             if kind == "video":
-                named["video_second_per_grid"] = torch.tensor([one.data["seconds_per_grid"] for one in media])
+                named["video_second_per_grid"] = torch.tensor([grid_seconds] * len(media))
     sounds = [one for one in prompt.media if one.kind == "audio"]
     if sounds:
         named |= _features(sounds)
