@@ -24,6 +24,9 @@ _FORBIDDEN = float("-inf")
 Draw = Callable[[torch.Tensor, npt.NDArray[np.void] | None], list[int]]
 """As `modeling.drawing.draw_tokens`."""
 
+Chances = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]], npt.NDArray[np.float64]]
+"""As `modeling.philox.uniforms`."""
+
 
 class SampleRow(msgspec.Struct, frozen=True):
     """What one row is sampled with. `position` is the index of the output token, `stream` (choice, sub-step).
@@ -71,24 +74,26 @@ def counts_output(params: SamplingParams) -> bool:
     return params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_tokens) -> list[Sampled]:
+def sample(
+    logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_tokens, chances: Chances = uniforms
+) -> list[Sampled]:
     """`logits` [R, vocab] float32, which is changed in place -> one result per row."""
     raw = _raw_logprobs(logits, rows)
     if any(_is_adjusted(row) for row in rows):
         _adjust(logits, rows)
-    tokens = draw(logits, _draw_settings(rows))
+    tokens = draw(logits, _draw_settings(rows, chances))
     return [
         _with_logprobs(token if token >= 0 else None, raw.get(index), row)
         for index, (token, row) in enumerate(zip(tokens, rows, strict=True))
     ]
 
 
-def _draw_settings(rows: Sequence[SampleRow]) -> npt.NDArray[np.void] | None:
+def _draw_settings(rows: Sequence[SampleRow], chances: Chances) -> npt.NDArray[np.void] | None:
     drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
     if not drawn:
         return None
     settings = np.array([_asked(row.params) for row in rows], DRAW_SETTINGS)
-    settings["chance"][drawn] = uniforms(
+    settings["chance"][drawn] = chances(
         np.array([rows[index].seed for index in drawn], np.uint64),
         np.array([rows[index].position for index in drawn], np.uint64),
         np.array([rows[index].stream for index in drawn], np.uint32),

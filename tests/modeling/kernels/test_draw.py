@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from omnistage.modeling.drawing import DRAW_SETTINGS, NUCLEUS_CANDIDATES, draw_tokens
 from omnistage.modeling.kernels.native import KernelOps
+from omnistage.modeling.philox import uniforms
 
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BORDER = 2e-6
@@ -99,3 +100,17 @@ def test_a_nucleus_wider_than_the_candidates_is_drawn_from_the_whole_row(kernels
     found = kernels.draw(logits, asked)
     assert found == draw_tokens(logits, asked)
     assert max(found) > NUCLEUS_CANDIDATES
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 15)),
+        max_size=40,
+    )
+)
+@quick
+def test_chances_are_those_of_the_plain_form(kernels: KernelOps, rows: list[tuple[int, int, int, int]]) -> None:
+    """Fault: other chances than without kernels, by one bit or by a word: a request says something else after an update."""
+    seeds, positions = (np.array([row[part] for row in rows], np.uint64) for part in (0, 1))
+    streams = np.array([row[2:] for row in rows], np.uint32).reshape(-1, 2)
+    assert kernels.uniforms(seeds, positions, streams).tolist() == uniforms(seeds, positions, streams).tolist()

@@ -23,6 +23,7 @@ from omnistage.modeling.kernels.blocks import (
     HeadNorms,
 )
 from omnistage.modeling.linear import PanelLinear, embedded
+from omnistage.modeling.philox import uniforms
 from omnistage.modeling.step import ARStep, StepRows
 
 
@@ -184,6 +185,12 @@ class TorchOps:
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
         """See `draw_tokens`."""
         return draw_tokens(logits, settings)
+
+    def uniforms(
+        self, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], streams: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.float64]:
+        """See `modeling.philox.uniforms`."""
+        return uniforms(seeds, positions, streams)
 
 
 def _add(rows: torch.Tensor, *more: torch.Tensor | None) -> None:

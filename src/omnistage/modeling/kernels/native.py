@@ -75,6 +75,7 @@ class KernelOps(TorchOps):
         self._decoder = self._pair("decoder", [POINTER] * 5)
         self._chain = self._pair("chain", [POINTER] * 3)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
+        self._uniforms = self._function("draw_uniforms", [*[POINTER] * 4, INT])
         self._drawn_from: torch.Tensor | None = None  # the next step's logits are mostly the same memory
         self._drawn_at: tuple[int, int, int] | None = None
         self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
@@ -248,6 +249,17 @@ class KernelOps(TorchOps):
         asked = None if settings is None else settings.ctypes.data
         self._draw(at, asked, address(tokens), rows, vocab, NUCLEUS_CANDIDATES, torch.get_num_threads())
         return tokens.tolist()
+
+    def uniforms(
+        self, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], streams: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.float64]:
+        given = (seeds, positions, streams)
+        assert [one.itemsize for one in given] == [8, 8, 4] and all(one.flags.c_contiguous for one in given)
+        assert streams.shape == (len(seeds), 2) and len(positions) == len(seeds)
+        chances = np.empty(len(seeds))
+        at = [one.ctypes.data for one in (*given, chances)]
+        self._uniforms(*at, len(seeds))
+        return chances
 
     # ---- bindings ----
 

@@ -25,7 +25,7 @@ from omnistage.modeling.kernels.fallback import TorchOps
 from omnistage.modeling.linear import Layout
 from omnistage.modeling.philox import uniforms
 from omnistage.modeling.rotary import RotationCache
-from omnistage.modeling.sampling import SampleRow
+from omnistage.modeling.sampling import Chances, SampleRow
 from omnistage.modeling.step import BlockTable, StepRows
 
 TOP_K, TOP_P, TEMPERATURE = 50, 0.8, 1.0
@@ -63,25 +63,27 @@ class CodePredictor:
         step = StepRows(table, range(count), [0] * count, [2] * count, shape.block_size, shape.device)
         step.logit_rows = range(1, 2 * count, 2)
         step.embeds = torch.stack([hidden, firsts], dim=1).flatten(0, 1)
-        settings = draw_settings(draws, len(self._chain.links))
+        settings = draw_settings(draws, len(self._chain.links), ops.uniforms)
         return ops.chain(self._chain, step, self._rotations, self._cache, settings)
 
 
-def draw_settings(draws: Sequence[SampleRow], count: int) -> npt.NDArray[np.void] | None:
+def draw_settings(draws: Sequence[SampleRow], count: int, chances: Chances = uniforms) -> npt.NDArray[np.void] | None:
     """How the codes 1 to `count` of each row are drawn, [count, R]: with the row's seed and position, code i in stream (choice, i).
     None if all rows are greedy."""
     drawn = [place for place, draw in enumerate(draws) if not draw.params.greedy]
     if not drawn:
         return None
-    settings = np.zeros((count, len(draws)), DRAW_SETTINGS)
     rows = [draws[place] for place in drawn]
-    streams = [(row.stream[0], code) for code in range(1, count + 1) for row in rows]
-    chances = uniforms(
-        np.tile(np.array([row.seed for row in rows], np.uint64), count),
-        np.tile(np.array([row.position for row in rows], np.uint64), count),
-        np.array(streams, np.uint32),
+    settings = np.zeros((count, len(draws)), DRAW_SETTINGS)
+    streams = np.empty((count, len(rows), 2), np.uint32)
+    streams[..., 0] = [row.stream[0] for row in rows]
+    streams[..., 1] = np.arange(1, count + 1)[:, None]
+    found = chances(
+        np.array([row.seed for row in rows] * count, np.uint64),
+        np.array([row.position for row in rows] * count, np.uint64),
+        streams.reshape(-1, 2),
     )
-    settings["chance"][:, drawn] = chances.reshape(count, len(rows))
+    settings["chance"][:, drawn] = found.reshape(count, len(rows))
     for name, value in (("temperature", TEMPERATURE), ("top_p", TOP_P), ("top_k", TOP_K)):
         settings[name][:, drawn] = value
     return settings

@@ -143,7 +143,9 @@ class ARRunner:
         """The results of what was launched, in the order of its rows."""
         launched, self._launched = self._launched, None
         assert launched is not None
-        sampled = sample(launched.made.logits, launched.samples, self.ops.draw) if launched.samples else []
+        sampled: list[Sampled] = []
+        if launched.samples:
+            sampled = sample(launched.made.logits, launched.samples, self.ops.draw, self.ops.uniforms)
         drawn = iter(self._completed(launched, sampled))
         results: list[RowResult] = []
         for index, row in enumerate(launched.plan.rows):

@@ -251,3 +251,19 @@ void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tok
         tokens[index] = token >= 0 ? token : draw_among_all(row.logits, vocab, row.best, asked, weights);
     }
 }
+
+void draw_uniforms(const uint64_t* seeds, const uint64_t* positions, const uint32_t* streams, double* chances,
+                   int64_t count) {
+    for (int64_t row = 0; row < count; row++) {
+        uint32_t words[4] = {uint32_t(positions[row]), uint32_t(positions[row] >> 32), streams[2 * row], streams[2 * row + 1]};
+        uint32_t low = uint32_t(seeds[row]), high = uint32_t(seeds[row] >> 32);
+        for (int round = 0; round < 10; round++) {
+            uint64_t first = uint64_t(0xD2511F53) * words[0], second = uint64_t(0xCD9E8D57) * words[2];
+            uint32_t next[4] = {uint32_t(second >> 32) ^ words[1] ^ low, uint32_t(second),
+                                uint32_t(first >> 32) ^ words[3] ^ high, uint32_t(first)};
+            std::copy(next, next + 4, words);
+            low += 0x9E3779B9, high += 0xBB67AE85;
+        }
+        chances[row] = (double(words[0] >> 5) * 67108864.0 + double(words[1] >> 6)) / 9007199254740992.0;
+    }
+}

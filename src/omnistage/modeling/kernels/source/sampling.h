@@ -13,3 +13,7 @@ struct DrawSettings {
 // candidates stand for a nucleus.
 extern "C" void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tokens, int64_t rows,
                             int64_t vocab, int64_t few, int64_t threads);
+
+// One number in [0, 1) of each row, by `seeds` and `positions` [count] and `streams` [count, 2] (Philox4x32-10, modeling/philox.py).
+extern "C" void draw_uniforms(const uint64_t* seeds, const uint64_t* positions, const uint32_t* streams, double* chances,
+                              int64_t count);
