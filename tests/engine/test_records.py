@@ -117,7 +117,7 @@ def test_metrics_have_names_and_leave_out_what_never_came() -> None:
         "r",
         "finished",
         times={0: StageTimes(queued_s=0.1, prepare_s=0.02, running_s=0.4, forward_s=0.3), 1: StageTimes()},
-        edges={(0, 1): EdgeTotals(2, 100, 0.2, 0.5), (1, -1): EdgeTotals(1, 7)},
+        edges={(0, 1): EdgeTotals(2, 100, 0.2, 0.5), (1, -1): EdgeTotals(1, 7, units=4, schedule=((4, 1),))},
         waiting_s={0: 0.05},
         attempts=2,
     )
@@ -131,7 +131,14 @@ def test_metrics_have_names_and_leave_out_what_never_came() -> None:
         },
         "edges": {
             "thinker->speaker": {"items": 2, "nbytes": 100, "transfer_s": 0.2, "queue_s": 0.5},
-            "speaker->client": {"items": 1, "nbytes": 7, "transfer_s": 0.0, "queue_s": 0.0},
+            "speaker->client": {
+                "items": 1,
+                "nbytes": 7,
+                "transfer_s": 0.0,
+                "queue_s": 0.0,
+                "units": 4,
+                "schedule": [[4, 1]],
+            },
         },
     }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import PayloadRef
 from omnistage.core.request import StageTimes, Usage
-from omnistage.obs.figures import EdgeTotals, StageFigures
+from omnistage.obs.figures import MAX_RUNS, EdgeTotals, StageFigures
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.orchestrator.plan import EdgePlan, OrchestratorConfig, StagePlan
 from omnistage.runtime.meter import MeterState
@@ -13,6 +13,7 @@ from omnistage.wire.messages import (
     CLIENT,
     AbortRequested,
     Arrived,
+    CancelDone,
     ClientTook,
     Consumed,
     Emitted,
@@ -23,6 +24,7 @@ from omnistage.wire.messages import (
     Reported,
     StageDone,
     StageFailed,
+    Tick,
     WorkerEvent,
 )
 from tests.fakes import request_of
@@ -82,10 +84,14 @@ class World:
         self.tell(Arrived(now=now, request=request_of(request_id=name, wants=("audio",))))
 
 
-def emitted(seq: int, *, source: int = 0, nbytes: int = 100, last: bool = False, name: str = "r") -> Emitted:
+def emitted(
+    seq: int, *, source: int = 0, nbytes: int = 100, last: bool = False, attempt: int = 1, units: int | None = None
+) -> Emitted:
     target = 1 if source == 0 else CLIENT
-    ref = PayloadRef("shm", f"{source}/0", 1, seq, nbytes=nbytes)
-    return Emitted(request_id=name, attempt=1, source=source, target=target, seq=seq, ref=ref, last=last)
+    ref = PayloadRef("shm", f"{source}/0", attempt, seq, nbytes=nbytes)
+    return Emitted(
+        request_id="r", attempt=attempt, source=source, target=target, seq=seq, ref=ref, last=last, units=units
+    )
 
 
 def arrived(seq: int, at_s: float) -> ItemArrived:
@@ -202,3 +208,42 @@ def test_metadata_weighs_what_it_takes_in_a_message() -> None:
     ref = PayloadRef("shm", "0/0", 1, 0, metadata={"text": "four"})
     world.report("a", 2.0, Emitted(request_id="r", attempt=1, source=0, target=1, seq=0, ref=ref, last=False), at_s=2.0)
     assert world.heard.sent == [("thinker", "speaker", 11)]
+
+
+def test_the_schedule_is_that_of_the_items_as_they_went() -> None:
+    """Fault: runs that are cut, joined or out of order; an edge of items that has a schedule."""
+    world = World()
+    world.ask()
+    units = (4, 25, 25, 7, 25)
+    world.report("a", 2.0, *(emitted(seq, units=count) for seq, count in enumerate(units)), at_s=2.0)
+    world.report("b", 3.0, consumed(4), emitted(0, source=1), at_s=3.0)
+    flow = world.meter.close("r")
+    assert (flow.edges[0, 1].units, flow.edges[0, 1].schedule) == (86, ((4, 1), (25, 2), (7, 1), (25, 1)))
+    assert (flow.edges[1, CLIENT].units, flow.edges[1, CLIENT].schedule) == (0, ())
+
+
+def test_a_schedule_is_bounded_and_its_sum_is_not() -> None:
+    """Fault: a reply that grows with the answer, or one that goes on after a gap as if there were none."""
+    world = World()
+    world.ask()
+    for seq in range(MAX_RUNS + 8):
+        units = seq % 2 + 1 if seq < MAX_RUNS + 2 else 2
+        world.report("a", 2.0, emitted(seq, units=units), at_s=2.0)
+        world.report("b", 2.0, consumed(seq), at_s=2.0)
+    totals = world.meter.close("r").edges[0, 1]
+    assert totals.schedule == ((1, 1), (2, 1)) * (MAX_RUNS // 2)
+    assert (totals.items, totals.units) == (MAX_RUNS + 8, 3 * (MAX_RUNS // 2 + 1) + 2 * 6)
+
+
+def test_a_request_that_begins_again_has_the_schedule_of_its_last_attempt() -> None:
+    """Fault: frames of a talker that has died counted beside those that were heard."""
+    world = World()
+    world.ask()
+    world.report("a", 2.0, emitted(0, units=4), at_s=2.0)
+    world.tell(ReplicaDown(now=3.0, process="b", replica=0, epoch=1, reason="killed"))
+    world.report("a", 3.1, CancelDone(request_id="r", attempt=1, stage_id=0), at_s=3.1)
+    world.tell(Tick(now=5.0))
+    world.tell(ReplicaUp(now=5.5, process="b", replica=0, epoch=2, capacity={}))
+    world.report("a", 6.0, emitted(0, units=7, attempt=2), at_s=6.0)
+    totals = world.meter.close("r").edges[0, 1]
+    assert (totals.items, totals.units, totals.schedule) == (2, 7, ((7, 1),))

@@ -154,6 +154,18 @@ def test_the_bare_end_needs_credit_as_well() -> None:
     assert sender.pump() == ["last", "done"]
 
 
+def test_items_say_how_many_rows_they_have_where_the_edge_counts_them() -> None:
+    """Fault: a schedule that nobody can look up; rows counted on an edge of items."""
+    sender = Sender(OutputEdge(target=1, unit="frames", first=2, later=3, adaptive=False), OutputEdge(target=2))
+    sender.open()
+    for values in ((1,), (2,), (3, 4, 5, 6), (7,)):
+        sender.emitter.gather("r", rows(*values))
+    sender.emitter.end("r", DONE)
+    items = [event for event in sender.emitter.pump().events if isinstance(event, Emitted)]
+    assert [item.units for item in items if item.target == 1] == [2, 4, 1]
+    assert {item.units for item in items if item.target == 2} == {None}
+
+
 def test_a_whole_edge_sends_one_payload_at_the_end() -> None:
     """Fault: a target that wants everything at once gets pieces."""
     sender = Sender(OutputEdge(target=1, streaming=False))

@@ -41,7 +41,7 @@ def test_what_a_driver_says_arrives_as_it_was_said() -> None:
         times={0: StageTimes(queued_s=0.5)},
         reasons={0: "stop"},
         attempts=2,
-        edges={(0, -1): EdgeTotals(1, 2, 0.25, 0.5)},
+        edges={(0, -1): EdgeTotals(9, 2, 0.25, 0.5, 33, ((4, 1), (25, 1), (1, 4)))},
         waiting_s={0: 0.125},
     )
     said: list[FromDriver] = [

@@ -134,13 +134,16 @@ def stage_numbers(times: StageTimes, waiting_s: float | None) -> Mapping[str, fl
     return own if waiting_s is None else {"waiting_s": waiting_s, **own}
 
 
-def edge_numbers(totals: EdgeTotals) -> Mapping[str, float]:
-    return {
+def edge_numbers(totals: EdgeTotals) -> Mapping[str, Any]:
+    told: dict[str, Any] = {
         "items": totals.items,
         "nbytes": totals.nbytes,
         "transfer_s": totals.transfer_s,
         "queue_s": totals.queue_s,
     }
+    if totals.schedule:
+        told |= {"units": totals.units, "schedule": [list(run) for run in totals.schedule]}
+    return told
 
 
 def _audio_seconds(part: OmniRequestOutput) -> float:

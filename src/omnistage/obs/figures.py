@@ -34,14 +34,24 @@ class StageFigures:
     forward_s: float | None = None
 
 
+MAX_RUNS = 32
+"""Pairs of `EdgeTotals.schedule`."""
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeTotals:
-    """What has gone over one edge for one request, all attempts together. `transfer_s` and `queue_s` are sums over its items."""
+    """What has gone over one edge for one request, all attempts together. `transfer_s` and `queue_s` are sums over its items.
+
+    `schedule`, of the last attempt, where the edge counts rows or frames: (how many an item had, how many items in a row had as
+    many), in order, at most MAX_RUNS pairs; `units` is the sum over all items, also of those that were no longer written down.
+    """
 
     items: int = 0
     nbytes: int = 0
     transfer_s: float = 0.0
     queue_s: float = 0.0
+    units: int = 0
+    schedule: tuple[tuple[int, int], ...] = ()
 
 
 class FlowObserver(Protocol):

@@ -19,7 +19,7 @@ import msgspec
 
 from omnistage.core.payload import PayloadRef
 from omnistage.core.request import StageTimes, Usage
-from omnistage.obs.figures import EdgeTotals, FlowObserver, StageFigures
+from omnistage.obs.figures import MAX_RUNS, EdgeTotals, FlowObserver, StageFigures
 from omnistage.orchestrator.plan import OrchestratorConfig
 from omnistage.wire.messages import (
     CLIENT,
@@ -53,6 +53,7 @@ class _ItemState:
     """One item on its way."""
 
     nbytes: int
+    units: int | None
     emitted_s: float
     heard_s: float
     sent_s: float | None = None
@@ -82,9 +83,27 @@ class _TotalsState:
     nbytes: int = 0
     transfer_s: float = 0.0
     queue_s: float = 0.0
+    units: int = 0
+    schedule: list[tuple[int, int]] = field(default_factory=list)
+    overflowed: bool = False
+
+    def add(self, item: _ItemState) -> None:
+        self.items += 1
+        self.nbytes += item.nbytes
+        if item.units is None:
+            return
+        self.units += item.units
+        same = self.schedule[-1][1] if self.schedule and self.schedule[-1][0] == item.units else 0
+        self.overflowed = self.overflowed or (same == 0 and len(self.schedule) == MAX_RUNS)
+        if not self.overflowed:
+            self.schedule[len(self.schedule) - (same > 0) :] = [(item.units, same + 1)]
+
+    def begin_again(self) -> None:
+        self.units, self.overflowed = 0, False
+        self.schedule.clear()
 
     def frozen(self) -> EdgeTotals:
-        return EdgeTotals(self.items, self.nbytes, self.transfer_s, self.queue_s)
+        return EdgeTotals(self.items, self.nbytes, self.transfer_s, self.queue_s, self.units, tuple(self.schedule))
 
 
 @dataclass(slots=True)
@@ -171,7 +190,7 @@ class MeterState:
             return
         held = self._items(item.request_id, item.attempt, (item.source, item.target))
         if held is not None and item.seq not in held:
-            held[item.seq] = _ItemState(self._nbytes(item.ref), event.at_s or event.now, event.now)
+            held[item.seq] = _ItemState(self._nbytes(item.ref), item.units, event.at_s or event.now, event.now)
 
     def _arrived(self, arrival: ItemArrived) -> None:
         held = self._items(arrival.request_id, arrival.attempt, (arrival.source, arrival.target)) or {}
@@ -220,8 +239,7 @@ class MeterState:
             return
         item.sent_s = now
         totals = self._flows[command.request_id].edges.setdefault(edge, _TotalsState())
-        totals.items += 1
-        totals.nbytes += item.nbytes
+        totals.add(item)
         if self._observer is not None:
             self._observer.item_sent(*self._named(edge), item.nbytes)
         if target == CLIENT:
@@ -233,6 +251,8 @@ class MeterState:
             flow.since_s, flow.attempt = now, command.attempt
             flow.items.clear()
             flow.waiting_s.clear()
+            for totals in flow.edges.values():
+                totals.begin_again()
 
     # ---- both ----
 

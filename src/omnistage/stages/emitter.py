@@ -87,6 +87,10 @@ class OutgoingEdgeState:
                 return count
         return len(self.parts)
 
+    def units_of(self, count: int) -> int | None:
+        """Rows or frames of the next `count` parts; None for an edge that counts items."""
+        return None if self.edge.unit == "items" else sum(self.parts[index][1] for index in range(count))
+
     def drop(self, count: int, *, last: bool) -> None:
         """`count` parts have left as one item."""
         for _ in range(count):
@@ -252,6 +256,7 @@ class Emitter:
             seq=edge.sent,
             ref=ref,
             last=last,
+            units=edge.units_of(count),
         )
         edge.drop(count, last=last)
         return item

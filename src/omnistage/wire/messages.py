@@ -31,7 +31,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class Emitted(Message, frozen=True, kw_only=True):
-    """`source` put item `seq` (0, 1, ...) for `target`. `ref` None carries no payload, only the end (`last`)."""
+    """`source` put item `seq` (0, 1, ...) for `target`. `ref` None carries no payload, only the end (`last`).
+
+    `units`: how many rows or frames it has, where the edge counts in those; for measurements alone.
+    """
 
     request_id: str
     attempt: int
@@ -40,6 +43,7 @@ class Emitted(Message, frozen=True, kw_only=True):
     seq: int
     ref: PayloadRef | None
     last: bool
+    units: int | None = None
 
 
 class Consumed(Message, frozen=True, kw_only=True):

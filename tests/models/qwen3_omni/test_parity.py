@@ -135,6 +135,13 @@ def test_streams_cut_anywhere(first: Known, frames: int) -> None:
         assert token_ids == spoken.token_ids
         assert len(pieces) == -(-len(spoken.codes) // frames)
         assert np.concatenate(pieces).tobytes() == whole.multimodal_output.numpy("audio").tobytes()
+        edge = whole.metrics["edges"]["talker->code2wav"]
+        assert edge["units"] == len(spoken.codes)
+        assert [units for units, count in edge["schedule"] for _ in range(count)] == cuts(len(spoken.codes), frames)
+
+
+def cuts(total: int, frames: int) -> list[int]:
+    return [min(frames, total - at) for at in range(0, total, frames)]
 
 
 def test_three_processes_and_two_talkers(first: Known) -> None:
