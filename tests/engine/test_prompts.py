@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media, Prompt
@@ -212,3 +214,28 @@ def test_media_are_read_by_the_reader_that_comes_with_the_prompt() -> None:
         ("image", "https://host/a", 1000),
         ("video", "https://host/b", 600),
     ]
+
+
+_NAMES = ["type", "text", "image_url", "url", "detail", "input_audio", "data", "format", "video", "image", "audio", "content",
+          "role", "messages", "multi_modal_data", "mm_processor_kwargs", "use_audio_in_video", "prompt", "x"]  # fmt: skip
+_LEAVES = st.sampled_from(
+    [None, True, 0, 1.5, "", "text", "user", "auto", "wav", PNG, DATA, "data:,", "https://a/b", *_NAMES]
+)
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_JSON, st.booleans())
+def test_whatever_is_sent_is_read_or_refused_by_name(value: object, as_part: bool) -> None:
+    """Fault: a shape that nobody thought of is a fault of the server's."""
+    asked = said(value) if as_part else value
+    named, message = [], ""
+    try:
+        named = [media.where for media in prompt_of(asked).media]
+    except InvalidRequestError as refused:
+        named, message = [refused.field or ""], refused.message
+    assert all(named) and len(message) < 1000
