@@ -196,3 +196,20 @@ def test_a_mixture_is_computed_in_one_call(checkpoint: Callable[[str], Path], ke
     ops = Counted(kernels.path)
     step = run_whole(load(checkpoint("qwen3_moe"), layout="panels"), IDS, ops=ops)
     assert torch.isfinite(step.logits).all()
+
+
+@pytest.mark.parametrize("way", ["plain", "kernels"])
+def test_captured_rows_hold_nothing_of_what_is_added_behind_their_layer(
+    checkpoint: Callable[[str], Path], request: pytest.FixtureRequest, way: str
+) -> None:
+    """Fault: another stage reads what a layer made together with what was added to it, or the next layer does not."""
+    ops: KernelOps | None = request.getfixturevalue("kernels") if way == "kernels" else None
+    model = load(checkpoint("llama"), layout="panels")
+    more = torch.randn(len(IDS), model.hidden_size, generator=torch.Generator().manual_seed(2))
+    plain = run_whole(model, IDS, layers=(1, 2, 3), ops=ops).hidden
+    added = run_whole(model, IDS, layers=(1, 2, 3), ops=ops, layered={0: more}).hidden
+    assert torch.equal(added[1], plain[1])
+    assert not torch.allclose(added[2], plain[2], atol=0.1)
+    last = model.num_layers - 1
+    normed = run_whole(model, IDS, layers=(last + 1,), ops=ops, layered={last: more}).hidden[last + 1]
+    assert not torch.allclose(normed, run_whole(model, IDS, layers=(last + 1,), ops=ops).hidden[last + 1], atol=0.1)

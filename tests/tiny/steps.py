@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from omnistage.modeling.attention import PagedCache
 from omnistage.modeling.kernels.fallback import TorchOps
@@ -22,12 +24,14 @@ def run_whole(
     embeds: bool = False,
     layers: Sequence[int] = (),
     ops: TorchOps | None = None,
+    layered: Mapping[int, torch.Tensor] | None = None,
 ) -> ARStep:
     """Logits of every row of `ids`, and the hidden states of `layers`."""
     blocks = -(-len(ids) // BLOCK)
     cache = PagedCache(cache_shape(model, BLOCK), blocks + 1)
     table = BlockTable.of([range(1, blocks + 1)])
     step = StepRows(table, [0], [0], [len(ids)], BLOCK, model.device, ids, range(len(ids)))
+    step.layered = layered or {}
     if embeds:
         step.embeds = model.embed(step.token_ids)
     return model.forward(step, PagedAttend(cache, step, ops or TorchOps()), layers)

@@ -14,11 +14,19 @@ from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.protocols import ProcessedPrompt
 from omnistage.models.qwen3_omni.thinker import load
 from omnistage.wire.messages import CLIENT
-from tests.models.qwen3_omni.thinking import hidden_of, picture, prompt_of, sound, think, thinker_engine, words
+from tests.models.qwen3_omni.thinking import (
+    ACCEPT,
+    expect_equal_thoughts,
+    hidden_of,
+    picture,
+    prompt_of,
+    sound,
+    think,
+    thinker_engine,
+    words,
+)
 from tests.tiny.engines import answer, drain, greedy, stage_config, stage_request
 
-ACCEPT = 3
-"""Of the tiny checkpoint: behind its two layers with additions."""
 COUNT = 8
 MIXES: dict[str, Callable[[Any, np.random.Generator], ProcessedPrompt]] = {
     "text": lambda of, r: prompt_of(of, words(r, 30)),
@@ -30,12 +38,6 @@ MIXES: dict[str, Callable[[Any, np.random.Generator], ProcessedPrompt]] = {
         of, picture(r, 2, 2), sound(r, 40), picture(r, 8, 4), words(r, 3), picture(r, 4, 4, frames=2), sound(r, 300)
     ),
 }
-
-
-def expect_equal_thoughts(heard: Any, expected: Any) -> None:
-    assert heard.tokens() == expected.token_ids
-    if len(expected.hidden):
-        assert torch.allclose(hidden_of(heard, ACCEPT), expected.hidden, atol=2e-4)
 
 
 @pytest.mark.usefixtures("computed_by")

@@ -24,6 +24,8 @@ from tests.tiny.engines import Heard, stage_config
 TEXT = range(60, 240)
 """Tokens that are words."""
 PATCH_VALUES = 3 * 2 * 16 * 16
+ACCEPT = 3
+"""Whose input is handed on of the tiny checkpoint: behind its two layers with additions."""
 
 
 def picture(random: np.random.Generator, height: int = 4, width: int = 6, frames: int = 1) -> MediaInput:
@@ -102,8 +104,9 @@ class Thought:
 @torch.inference_mode()
 def think(reference: Any, prompt: ProcessedPrompt, count: int) -> Thought:
     """What transformers makes of it: the whole text is computed for every token."""
-    named = inputs_of(prompt)
-    named.pop("video_second_per_grid", None)
+    unpaced = [dataclasses.replace(one, data={"seconds_per_grid": 0.0, **one.data}) for one in prompt.media]
+    named = inputs_of(dataclasses.replace(prompt, media=tuple(unpaced)))
+    named.pop("video_second_per_grid", None)  # positions say more than a pace
     start = len(prompt.token_ids)
     positions = prompt.positions if prompt.positions is not None else np.arange(start)[None].repeat(3, axis=0)
     behind = start if prompt.next_position is None else prompt.next_position
@@ -160,3 +163,9 @@ def hidden_of(heard: Heard, layer: int) -> torch.Tensor:
     captures = [output.capture for output in heard.outputs if output.capture is not None]
     name = f"hidden_{layer}"
     return torch.cat([to_torch(capture.tensors[name]) for capture in captures if name in capture.tensors])
+
+
+def expect_equal_thoughts(heard: Heard, expected: Thought) -> None:
+    assert heard.tokens() == expected.token_ids
+    if len(expected.hidden):
+        assert torch.allclose(hidden_of(heard, ACCEPT), expected.hidden, atol=2e-4)

@@ -224,7 +224,7 @@ class Scheduler:
         start, end = sequence.computed, sequence.computed + count
         first_block = sequence.announced_blocks
         sequence.announced_blocks = len(sequence.blocks)
-        upto = max(start, sequence.captured_upto)
+        captures, recalled = self._handed_on(sequence, start, end) if sequence.capture else ((), ())
         frames, prompt_len = sequence.frames, sequence.prompt_len
         return PlanRow(
             key=sequence.key,
@@ -234,8 +234,8 @@ class Scheduler:
             first_block=first_block,
             blocks=tuple(sequence.blocks[first_block:]),
             samples=not sequence.is_open and end == len(sequence.tokens),
-            captures=sequence.wanted(upto, end) if sequence.capture else (),
-            recalled=self._recalled(sequence) if sequence.capture and sequence.captured_upto < start else (),
+            captures=captures,
+            recalled=recalled,
             frames=() if frames is None else frames.fed(start - prompt_len, end - prompt_len),
         )
 
@@ -346,6 +346,13 @@ class Scheduler:
             if self._outputs is None or not self._outputs.holds(sequence.digests[index], spans):
                 return index
         return count
+
+    def _handed_on(
+        self, sequence: SequenceState, start: int, end: int
+    ) -> tuple[tuple[Span, ...], tuple[HeldBlock, ...]]:
+        """What is wanted of the tokens [start, end), and of those before that are shared."""
+        upto = sequence.captured_upto
+        return sequence.wanted(max(start, upto), end), self._recalled(sequence) if upto < start else ()
 
     def _recalled(self, sequence: SequenceState) -> tuple[HeldBlock, ...]:
         """What is handed on of blocks that it shares, and was not yet."""
