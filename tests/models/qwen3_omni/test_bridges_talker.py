@@ -11,6 +11,7 @@ from omnistage.core.errors import StageFailedError
 from omnistage.core.params import GenerationParams, SamplingParams
 from omnistage.core.payload import MultimodalPayload, Tensor, merge
 from omnistage.core.request import OmniRequest, Prompt
+from omnistage.models.qwen3_omni import bridges
 from omnistage.models.qwen3_omni.bridges import END_OF_TEXT, MEDIA, for_code2wav, for_talker, talker_bridge
 from omnistage.models.qwen3_omni.handoff import ASSISTANT_ROWS, TalkerPrompt
 
@@ -64,9 +65,13 @@ def test_text_becomes_a_prompt_and_sides() -> None:
         MultimodalPayload(metadata={"choices": [choice(6)]}),
         MultimodalPayload(metadata={"choices": [choice(7, 9, reason="stop", stop=9)]}),
     )
-    written = found[0]["prompt"]
-    assert (written["first"], written["voice"], written["user_ids"].tolist()) == (5, "Chelsie", list(range(30, 38)))
-    assert found[1:] == [{"close": True}, {"sides": [6]}, {"sides": [7, END_OF_TEXT]}]
+    assert found[0]["prompt"]["user_ids"].tolist() == list(range(30, 38))
+    assert found[1:] == [
+        {"prompt": {"first": 5, "voice": "Chelsie"}},
+        {"close": True},
+        {"sides": [6]},
+        {"sides": [7, END_OF_TEXT]},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +97,8 @@ def test_one_item_may_bring_all() -> None:
     ]
     whole = merge([part for part in parts if part is not None])
     _, inputs = talker_bridge(None, 0, 0, whole, True)
-    assert [list(unit.data) for unit in inputs] == [["prompt"], ["close"], ["sides"]]
-    assert inputs[2].data["sides"] == [6, 7, END_OF_TEXT]
+    assert [list(unit.data) for unit in inputs] == [["prompt"], ["prompt"], ["close"], ["sides"]]
+    assert inputs[3].data["sides"] == [6, 7, END_OF_TEXT]
     assert [part.numpy().tolist() for part in inputs[0].data["prompt"]["media"]] == [[[1.0], [2.0]]]
 
 
@@ -106,7 +111,7 @@ def test_the_prompt_waits_for_its_rows_of_media() -> None:
         MultimodalPayload({"hidden_3": rows(2, 3)}, {"choices": [choice(5)]}),
         MultimodalPayload(metadata={"choices": [choice(6, reason="length")]}),
     )
-    assert [list(unit) for unit in found] == [["prompt"], ["close"], ["sides"]]
+    assert [list(unit) for unit in found] == [["prompt"], ["prompt"], ["close"], ["sides"]]
     assert [part.numpy().ravel().tolist() for part in found[0]["prompt"]["media"]] == [[1.0], [2.0, 3.0]]
 
 
@@ -124,9 +129,34 @@ def test_positions_go_along_where_they_are_others_than_places() -> None:
     """Fault: a prompt with pictures is turned as if it had none."""
     plain = given(first_capture(prompt(0), choices=[choice(5)]))[0]
     assert set(plain) == {"prompt"}
-    moved = given(first_capture(prompt(0, shift=3), choices=[choice(5)]))[0]
-    assert moved["positions"].tolist() == prompt(0, shift=3).positions.tolist()
-    assert moved["next_position"] == 8 + ASSISTANT_ROWS - 3
+    moved = given(first_capture(prompt(0, shift=3), choices=[choice(5)]))[:2]
+    positions = np.concatenate([unit["positions"] for unit in moved], axis=1)
+    assert positions.tolist() == prompt(0, shift=3).positions.tolist()
+    assert [unit["next_position"] for unit in moved] == [8 + ASSISTANT_ROWS - 3] * 2
+
+
+def test_a_long_prompt_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: nothing else is done while the rows of a long prompt are made; a row of media in the wrong part, or of another."""
+    monkeypatch.setattr(bridges, "PROMPT_ROWS", 3)
+    found = given(
+        first_capture(prompt(4)),
+        MultimodalPayload({"hidden_3": rows(1, 2)}, {"choices": [choice(5)]}),
+        MultimodalPayload({"hidden_3": rows(3, 4)}),
+    )
+    parts = [unit["prompt"] for unit in found[:3]]
+    assert [part["user_ids"].tolist() for part in parts] == [[30, 31, 32], [33, 34, 35], [36, 37]]
+    assert [part["media_rows"].tolist() for part in parts] == [[2], [0, 1, 2], []]
+    told = [[value for tensor in part["media"] for value in tensor.numpy().ravel().tolist()] for part in parts]
+    assert told == [[1.0], [2.0, 3.0, 4.0], []]
+    assert [list(unit) for unit in found[3:]] == [["prompt"], ["close"]]
+
+
+def test_an_end_that_is_told_before_the_rows_of_media() -> None:
+    """Fault: it is forgotten while the prompt waits."""
+    found = given(
+        first_capture(prompt(1), choices=[choice(5, reason="length")]), MultimodalPayload({"hidden_3": rows(1)})
+    )
+    assert found[-2:] == [{"close": True}, {"sides": [END_OF_TEXT]}]
 
 
 def test_an_answer_of_nothing_is_given_nothing() -> None:

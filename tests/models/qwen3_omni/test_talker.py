@@ -80,10 +80,11 @@ def test_codes_are_those_of_transformers(
     monkeypatch.setenv("OMNISTAGE_KERNELS", "1" if computed_by == "kernels" else "0")
     engine = talker_engine(omni(shape))
     assert engine.computes_with == computed_by
-    asked = asked_of(reference(shape), prompt_of(TEXTS[1]))
+    # Of few frames, or of one code over and over, equality would say little.
+    found = (asked_of(reference(shape), prompt_of(text)) for text in TEXTS)
+    asked = next(asked for asked in found if len({frame[0] for frame in asked.frames}) > 8)
     heard = answer(engine, asked, GREEDY)
     assert frames(heard) == asked.frames
-    assert len({frame[0] for frame in asked.frames}) > 4  # of one code over and over, equality would say little
     assert max(frame[0] for frame in frames(heard)) < shape.codebook
 
 
@@ -127,8 +128,8 @@ def test_a_prompt_in_chunks_beside_others(omni: Omni, reference: Reference, kern
 
 def test_a_model_that_ends_by_itself(omni: Omni, reference: Reference, kernels: object) -> None:
     """Fault: the end is a frame, or the frame before it is lost."""
-    asked = asked_of(reference(SHAPES[2]), prompt_of(TEXTS[1]), frames=100)
-    assert 1 < len(asked.frames) < 100, "the checkpoint was to end by itself: choose another text"
+    found = (asked_of(reference(SHAPES[2]), prompt_of(text), frames=100) for text in TEXTS)
+    asked = next(asked for asked in found if 4 < len(asked.frames) < 100)
     heard = answer(talker_engine(omni(SHAPES[2])), asked, replace(GREEDY, max_tokens=100))
     assert (frames(heard), heard.finish_reason) == (asked.frames, "stop")
 

@@ -10,7 +10,7 @@ speak makes no prompt, and no sound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from omnistage.core.errors import StageFailedError
 from omnistage.core.params import GenerationParams
-from omnistage.core.payload import MultimodalPayload, TensorSource
+from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import StageInput
 from omnistage.models.qwen3_omni.handoff import TalkerPrompt
@@ -31,6 +31,9 @@ FRAMES = "frames"
 
 END_OF_TEXT, PAD = -1, -2
 """Sides of the talker that are no tokens."""
+
+PROMPT_ROWS = 256
+"""Rows of the user's turns in one input: so many are made at once, between two steps of the talker."""
 
 MEDIA = "media"
 """Rows [m, thinker's hidden] of the accepted layer, at the places of media."""
@@ -73,7 +76,7 @@ class Heard:
 
     prompt: TalkerPrompt | None = None
     voice: str | None = None
-    media: tuple[TensorSource, ...] = ()
+    media: tuple[Tensor, ...] = ()
     tokens: tuple[int, ...] = ()
     ended: bool = False
     begun: bool = False
@@ -89,7 +92,7 @@ def talker_bridge(
         heard = _heard(heard, payload)
     inputs: list[StageInput] = []
     if not heard.begun and heard.tokens and _is_whole(heard):
-        inputs += [_prompt_of(heard), StageInput({"close": True})]
+        inputs += [*_prompt_of(heard), StageInput({"close": True})]
         heard = Heard(tokens=heard.tokens[1:], ended=heard.ended, begun=True)
     if heard.begun and (heard.tokens or heard.ended):
         inputs.append(StageInput({"sides": [*heard.tokens, *[END_OF_TEXT] * heard.ended]}))
@@ -105,7 +108,9 @@ def _heard(heard: Heard, payload: MultimodalPayload) -> Heard:
         arrays = {name: own.numpy(name) for name in own.tensors if name != MEDIA}
         heard = replace(heard, prompt=TalkerPrompt.of({**told["prompt"], **arrays}), voice=told["voice"])
     if MEDIA in own.tensors:
-        heard = replace(heard, media=(*heard.media, own.tensors[MEDIA]))
+        rows = own.tensors[MEDIA]
+        assert isinstance(rows, Tensor)  # what was copied lies in memory
+        heard = replace(heard, media=(*heard.media, rows))
     tokens = (*heard.tokens, *told.get("token_ids", ()))
     return replace(heard, tokens=tokens, ended=heard.ended or told.get("ended", False))
 
@@ -115,20 +120,46 @@ def _is_whole(heard: Heard) -> bool:
     return heard.prompt is not None and sent == len(heard.prompt.media_rows)
 
 
-def _prompt_of(heard: Heard) -> StageInput:
+def _prompt_of(heard: Heard) -> Iterator[StageInput]:
+    """The user's turns in parts, then the rows that open the answer."""
     prompt = heard.prompt
     assert prompt is not None
-    written = {
-        "user_ids": prompt.user_ids,
-        "media_rows": prompt.media_rows,
-        "media": heard.media,
-        "first": heard.tokens[0],
-        "voice": heard.voice,
-    }
-    rows = prompt.positions.shape[1]
-    if prompt.next_position == rows and (prompt.positions == np.arange(rows)).all():
-        return StageInput({"prompt": written})  # as without positions, for which a step costs less
-    return StageInput({"prompt": written, "positions": prompt.positions, "next_position": prompt.next_position})
+    count, places = len(prompt.user_ids), prompt.positions.shape[1]
+    # Without positions of its own a prompt stands where it would with these, and a step costs less.
+    is_plain = prompt.next_position == places and bool((prompt.positions == np.arange(places)).all())
+
+    def part(written: Mapping[str, Any], start: int, end: int) -> StageInput:
+        if is_plain:
+            return StageInput({"prompt": written})
+        own = prompt.positions[:, start:end]
+        return StageInput({"prompt": written, "positions": own, "next_position": prompt.next_position})
+
+    for start in range(0, count, PROMPT_ROWS):
+        end = min(count, start + PROMPT_ROWS)
+        first, last = (int(place) for place in np.searchsorted(prompt.media_rows, [start, end]))
+        written = {
+            "user_ids": prompt.user_ids[start:end],
+            "media_rows": prompt.media_rows[first:last] - start,
+            "media": _cut(heard.media, first, last),
+        }
+        yield part(written, start, end)
+    yield part({"first": heard.tokens[0], "voice": heard.voice}, count, places)
+
+
+def _cut(parts: Sequence[Tensor], start: int, end: int) -> list[Tensor]:
+    """The rows [start, end) of `parts`, which lie one behind another."""
+    found: list[Tensor] = []
+    at = 0
+    for rows in parts:
+        spec, buffer = rows.spec, rows.buffer
+        assert buffer is not None
+        first, last = max(0, start - at), min(spec.shape[0], end - at)
+        if first < last:
+            size = spec.nbytes // spec.shape[0]
+            shape = (last - first, *spec.shape[1:])
+            found.append(Tensor(TensorSpec(spec.dtype, shape), buffer[first * size : last * size]))
+        at += spec.shape[0]
+    return found
 
 
 def for_code2wav(capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload | None:

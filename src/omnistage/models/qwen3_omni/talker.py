@@ -106,14 +106,16 @@ class Talker:
         return self._decoder.rotations(positions)
 
     def embed_prompt(self, data: Mapping[str, Any], ops: TorchOps) -> torch.Tensor:
-        """`user_ids` [n] with `media_rows` [m], the places of rows of media among them, and `media` [m, thinker's hidden] in parts;
-        `first`, the first token of the answer, and `voice`. Raises InvalidRequestError for a voice that there is not."""
-        user_ids = torch.from_numpy(np.asarray(data["user_ids"], np.int64))
-        rows = self._text_rows(user_ids, ops)
+        """A part of the user's turns: `user_ids` [n] with `media_rows` [m], the places of rows of media among them, and `media` [m,
+        thinker's hidden] in parts. Or the opening of the answer: `first`, its first token, and `voice`. Raises InvalidRequestError
+        for a voice that there is not."""
+        if "first" in data:
+            return self._opening_rows(data["first"], data["voice"], ops)
+        rows = self._text_rows(torch.from_numpy(np.asarray(data["user_ids"], np.int64)), ops)
         if len(data["media_rows"]):
             media = torch.cat([rows_of(part) for part in data["media"]]).to(self.dtype)
             rows[torch.from_numpy(np.asarray(data["media_rows"], np.int64))] = self._parts.hidden_projection(media, ops)
-        return torch.cat([rows, self._opening_rows(data["first"], data["voice"], ops)])
+        return rows
 
     def embed_frames(self, frames: Sequence[Sequence[int]], sides: Sequence[int], ops: TorchOps) -> torch.Tensor:
         """See `FramedModel`."""
