@@ -151,6 +151,20 @@ def test_choices_read_the_same_media(tiny: Path, theirs: Any) -> None:
     assert [heard.tokens(index) for index in range(2)] == [think(theirs, prompt, COUNT).token_ids] * 2
 
 
+@pytest.mark.usefixtures("computed_by")
+def test_bfloat16_hands_on_what_float32_does_but_for_rounding(tiny: Path, theirs: Any) -> None:
+    """Fault: rows of media, additions or rotations in a dtype that the step does not compute with."""
+    prompt = MIXES["both"](theirs, np.random.default_rng(11))
+    engine, prepared = thinker_engine(tiny, dtype="bfloat16")
+    engine.add(stage_request("one", prepared.hold(prompt), greedy(COUNT), targets=(CLIENT, 1)))
+    heard = drain(engine)["one"]
+    expected = think(theirs, prompt, 1).hidden
+    found = hidden_of(heard, ACCEPT)
+    assert found.dtype is torch.bfloat16
+    assert len(heard.tokens()) == COUNT
+    assert (found.float() - expected).abs().mean() < 0.05 * expected.abs().mean()
+
+
 def test_weights_of_an_encoder_that_are_not_there_are_named(tiny: Path, tmp_path: Path) -> None:
     """Fault: an encoder runs with weights that nobody wrote."""
     from safetensors.torch import load_file, save_file

@@ -65,6 +65,8 @@ def test_rotations_are_those_of_rows_then_of_what_follows_then_of_places() -> No
     own = OwnRows()
     own.turn(torch.tensor([[50.0], [51.0]]), 0)
     own.turn(torch.tensor([[52.0]]), 4)
-    step = filled({A: own, B: OwnRows([Piece(0, torch.zeros(1, 2))])}, (A, 1, 6), (B, 7, 9), (A, 9, 10))
+    other = OwnRows()
+    other.add(Piece(0, torch.zeros(1, 2)))
+    step = filled({A: own, B: other}, (A, 1, 6), (B, 7, 9), (A, 9, 10))
     assert step.rotary is not None
     assert step.rotary[:, 0].tolist() == [51, 52, 4, 5, 6, 7, 8, 10]

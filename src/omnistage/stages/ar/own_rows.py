@@ -9,6 +9,7 @@ from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import cast
 
 import torch
 
@@ -36,26 +37,25 @@ class Piece:
 
 @dataclass(slots=True)
 class OwnRows:
-    """Of one sequence. `rotary` [n, D] turns its first n positions; what follows stands from `next_position` on, on all axes."""
+    """Of one sequence. `rotary` [n, D] turns its first `turned` positions; what follows stands from `next_position` on, on all
+    axes. `end` is the first position behind all pieces."""
 
     pieces: list[Piece] = field(default_factory=list)
+    end: int = 0
     rotary: torch.Tensor | None = None
+    turned: int = 0
     next_position: int = 0
-
-    @property
-    def end(self) -> int:
-        """The first position behind all pieces."""
-        return self.pieces[-1].end if self.pieces else 0
 
     def add(self, *pieces: Piece) -> None:
         """A position is in one piece at most."""
         for piece in pieces:
             insort(self.pieces, piece, key=_start)
+            self.end = max(self.end, piece.end)
 
     def turn(self, rotary: torch.Tensor, next_position: int) -> None:
         """The rotations of its next positions."""
         self.rotary = rotary if self.rotary is None else torch.cat([self.rotary, rotary])
-        self.next_position = next_position
+        self.turned, self.next_position = len(self.rotary), next_position
 
     def touched(self, start: int, end: int) -> list[Piece]:
         """The pieces of the positions [start, end)."""
@@ -70,7 +70,7 @@ class OwnRows:
 
     def positions(self, start: int, end: int) -> range:
         """Of the tokens [start, end) as if all stood behind those that `rotary` turns; their places where it turns none."""
-        shift = 0 if self.rotary is None else self.next_position - len(self.rotary)
+        shift = self.next_position - self.turned
         return range(start + shift, end + shift)
 
 
@@ -93,14 +93,14 @@ def turn(step: StepRows, rows: Sequence[PlanRow], own: Mapping[SequenceKey, OwnR
     """Gives a step of `rows` its rotations, where some of them stand elsewhere than their places say."""
     plain = OwnRows()
     found = [own.get(row.key, plain) for row in rows]
-    if all(one.rotary is None for one in found):
+    if not any(one.turned for one in found):
         return
-    assert isinstance(model, PositionedModel), "rotations are held for a model that takes none"
     spans = zip(found, rows, strict=True)
     positions = chain.from_iterable(one.positions(row.start, row.end) for one, row in spans)
-    made = model.rotations(torch.tensor(list(positions), device=step.device).clamp_(min=0))
+    positioned = cast("PositionedModel", model)  # only of such a model rotations are held; to look costs in every step
+    made = positioned.rotations(torch.tensor(list(positions), device=step.device).clamp_(min=0))
     for one, row, at in zip(found, rows, step.q_start, strict=False):
-        if one.rotary is not None and row.start < len(one.rotary):
+        if row.start < one.turned and one.rotary is not None:
             turned = one.rotary[row.start : row.end]
             made[at : at + len(turned)] = turned
     step.rotary = made
