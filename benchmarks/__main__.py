@@ -9,7 +9,22 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import added, ar, ar_parts, handoff, hops, machine, omni, omni_codec, serving, serving_vllm, sse, start
+from benchmarks import (
+    added,
+    ar,
+    ar_parts,
+    handoff,
+    hops,
+    machine,
+    omni,
+    omni_codec,
+    omni_gap,
+    omni_memory,
+    serving,
+    serving_vllm,
+    sse,
+    start,
+)
 from benchmarks.rows import Benchmark, Row, Skipped
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -25,6 +40,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *serving.BENCHMARKS,
     *serving_vllm.BENCHMARKS,
     *omni.BENCHMARKS,
+    *omni_gap.BENCHMARKS,
+    *omni_memory.BENCHMARKS,
 )
 OUT = Path("out/bench.json")
 

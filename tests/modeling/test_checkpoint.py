@@ -120,3 +120,38 @@ def test_a_mapped_tensor_stays_as_it_is_stored(tmp_path: Path) -> None:
     assert torch.equal(reader.mapped("", [3, 2]), table)
     with expect_broken("[3, 2]", "[2, 3]"):
         reader.mapped("", [2, 3])
+
+
+def test_what_was_copied_leaves_memory_although_the_file_stays_mapped(tmp_path: Path) -> None:
+    """Fault: a worker in which all weights lie twice, because a norm is used where it lies; a neighbour's page that goes along."""
+    path = tmp_path / "model.safetensors"
+    tensors = {
+        "a.weight": torch.randn(1000, 512),
+        "b.weight": torch.randn(1000, 512),
+        "experts": torch.randn(4, 500, 512),
+        "other": torch.randn(700, 700),
+        "norm": torch.randn(512),
+    }
+    save_file(tensors, path)
+    reader = WeightsReader(tmp_path, torch.float32)
+    norm = reader.read("norm", [512])
+    before = resident_nbytes(path)
+    for _ in range(2):  # what has gone comes again
+        joined = reader.read_joined({"a.weight": [1000, 512], "b.weight": [1000, 512]})
+        assert joined.equal(torch.cat([tensors["a.weight"], tensors["b.weight"]]))
+        assert all(reader.read_part("experts", [4, 500, 512], at).equal(tensors["experts"][at]) for at in range(4))
+        assert reader.read_any("other").equal(tensors["other"])
+    assert resident_nbytes(path) - before < 2**20 < sum(tensor.nbytes for tensor in tensors.values()) // 8
+    assert norm.equal(tensors["norm"])
+
+
+def resident_nbytes(path: Path) -> int:
+    """Of the mappings of a file, what lies in this process's memory."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and name == "Rss:":
+            found += 1024 * int(values[0])
+    return found

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.folder import CONFIG, WEIGHTS, read_json_if_any
 from omnistage.modeling.progress import tell_bytes
+from omnistage.obs.process import let_go_of_pages, mapped_places
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
 
@@ -43,6 +44,7 @@ class WeightsReader:
         self.folder = folder
         self._prefix = prefix
         self._readers: dict[str, Any] = {}
+        self._mapped: list[range] = []
         self._read_nbytes = 0
         self._total_nbytes = 0
         for path in weight_files(folder, prefix):
@@ -50,6 +52,7 @@ class WeightsReader:
                 reader: Any = safe_open(str(path), framework="pt")
             except (OSError, SafetensorError) as error:
                 raise BrokenCheckpointError(f"{path} cannot be read as safetensors: {error}") from None
+            self._mapped += mapped_places(path)
             for name in _names(reader):
                 if name.startswith(prefix):
                     self._readers[name] = reader
@@ -67,7 +70,7 @@ class WeightsReader:
         """The tensor `name` in this reader's dtype; it must have `shape`."""
         stored = self._stored(name, shape)
         converted = stored.to(self._dtype)
-        self._took(stored)
+        self._took(stored, copied=converted.data_ptr() != stored.data_ptr())
         return converted
 
     def read_any(self, name: str) -> torch.Tensor:
@@ -102,8 +105,12 @@ class WeightsReader:
             self._took(stored)
         return joined
 
-    def _took(self, stored: torch.Tensor) -> None:
-        """After it was copied: reading a mapped file begins with the copy."""
+    def _took(self, stored: torch.Tensor, *, copied: bool = True) -> None:
+        """After it was copied: reading a mapped file begins with the copy, and what was copied need not lie in memory twice.
+        One tensor that is used where it lies keeps the whole file mapped, and with it all pages that were ever read."""
+        begin = stored.data_ptr()
+        if copied and any(begin in place and begin + stored.nbytes - 1 in place for place in self._mapped):
+            let_go_of_pages(begin, stored.nbytes)
         self._read_nbytes += stored.nbytes
         tell_bytes(self._read_nbytes, self._total_nbytes)
 

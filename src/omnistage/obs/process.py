@@ -4,6 +4,7 @@ parent does to it. Linux. Knows nothing of what the process does."""
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 LARGE_NBYTES = 128 * 1024
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _PR_SET_PDEATHSIG = 1  # of sys/prctl.h
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def give_large_memory_back() -> bool:
@@ -32,6 +35,30 @@ def give_free_memory_back() -> bool:
     except (OSError, AttributeError):
         return False
     return True
+
+
+def mapped_places(path: Path) -> tuple[range, ...]:
+    """The addresses at which this process has mapped the file; none where the system does not tell."""
+    real, places = str(path.resolve()), []
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        parts = line.split(maxsplit=5)  # an anonymous mapping has no name
+        if parts[-1] == real:
+            start, end = (int(number, 16) for number in parts[0].split("-"))
+            places.append(range(start, end))
+    return tuple(places)
+
+
+def let_go_of_pages(address: int, nbytes: int) -> None:
+    """Whole pages of a mapped file leave this process's memory until somebody looks at them again; what was written to a private
+    mapping there is lost. The system may keep them for others. Where it refuses, nothing happens."""
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < end:
+        _madvise(start, end - start, mmap.MADV_DONTNEED)
 
 
 def live_by_a_life_line() -> None:
