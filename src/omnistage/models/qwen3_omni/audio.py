@@ -111,6 +111,9 @@ def _decoded(media: Media, limits: MediaLimits) -> tuple[Samples, float]:
             check_length(media, file.frames, file.samplerate, limits)
             stated, rate = file.frames, float(file.samplerate)
             blocks = list(_mono_blocks(file, stated))
+    except soundfile.LibsndfileError as error:  # whose other words name an object of ours
+        told = f"{begin_of(media.data)} ({error.error_string})"
+        raise InvalidRequestError.of(media.where, told, _ACCEPTED) from None
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
         raise InvalidRequestError.of(media.where, f"{begin_of(media.data)} ({error})", _ACCEPTED) from None
     samples = np.concatenate(blocks) if blocks else np.empty(0, np.float32)

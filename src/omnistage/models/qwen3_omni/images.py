@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
@@ -53,6 +53,8 @@ def _decoded(media: Media, pixels: Pixels, limits: MediaLimits, room: int) -> Fr
         raise
     except Image.DecompressionBombError as error:
         raise InvalidRequestError.of(media.where, str(error), f"at most {limits.image_pixels} pixels") from None
+    except UnidentifiedImageError:  # whose words name an object of ours
+        raise InvalidRequestError.of(media.where, begin_of(media.data), _ACCEPTED) from None
     except Exception as error:  # noqa: BLE001 - a wrong file makes the library raise nearly anything
         told = f"{begin_of(media.data)} ({error})"
         raise InvalidRequestError.of(media.where, told, _ACCEPTED) from None

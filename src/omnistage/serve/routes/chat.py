@@ -35,11 +35,13 @@ Outputs = AsyncGenerator[OmniRequestOutput, None]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How to answer: in pieces or whole, the frame of the reply, and the sound's format."""
+    """How to answer: in pieces or whole, the frame of the reply, and the sound's format. `body` tells how the client wrote what
+    may yet be refused."""
 
     stream: bool
     frame: ChatFrame
     audio_format: str
+    body: ChatRequest
 
 
 def router(serving: Serving) -> APIRouter:
@@ -104,7 +106,7 @@ def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
         include_metrics=bool(body.include_metrics),
     )
     given = None if body.audio is None else body.audio.format
-    return ask, Reply(stream, frame, audio_format(given, streamed=stream))
+    return ask, Reply(stream, frame, audio_format(given, streamed=stream), body)
 
 
 async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> dict[str, Any]:
@@ -127,8 +129,9 @@ async def events(
             if piece := await state.events(output):
                 yield piece
     except OmniError as error:
-        serving.metrics.refused(error.code)
-        yield event(error_object(error))
+        told = as_sent(reply.body, error) if isinstance(error, InvalidRequestError) else error
+        serving.metrics.refused(told.code)
+        yield event(error_object(told))
 
 
 class StreamedAnswerState:
@@ -143,11 +146,18 @@ class StreamedAnswerState:
     async def events(self, output: OmniRequestOutput) -> bytes:
         """What is new in one part. Empty where that is nothing to read or to hear."""
         if output.finished:
-            return self._chat.end(output, usage_of(self._serving.engine.model, output)) + DONE
+            return self._silence() + self._chat.end(output, usage_of(self._serving.engine.model, output)) + DONE
         events = b"".join(map(self._chat.text, output.outputs))
         if "audio" in output.multimodal_output.tensors:
             events += self._chat.audio(await self._audio(output))
         return events
+
+    def _silence(self) -> bytes:
+        """The event for a file without a sample, where there was nothing to be heard: its header, in a format that has one."""
+        if not self._silent or self._chat.frame.audio_id is None:
+            return b""
+        header = streamed(SILENCE, DEFAULT_RATE, self._form, first=True)
+        return self._chat.audio(header) if header else b""
 
     async def _audio(self, output: OmniRequestOutput) -> bytes:
         first, self._silent = self._silent, False

@@ -8,7 +8,7 @@ framed model: numbers) is taken as it comes, so a stage that waits for one never
 from __future__ import annotations
 
 from omnistage.config.stage import ARStageConfig
-from omnistage.core.errors import StageFailedError
+from omnistage.core.errors import InvalidRequestError, StageFailedError
 from omnistage.modeling.protocols import StageInput
 from omnistage.stages.ar.admission import Admission, hold_embeds
 from omnistage.stages.ar.requests import RequestState, StepReport
@@ -81,7 +81,7 @@ class Feeding:
         tokens = self._tokens_of(state, unit)
         for sequence in state.sequences:
             self._scheduler.append(sequence.key, tokens)
-        self._scheduler.max_len_of(len(state.sequences[0].tokens), None)
+        self._room_of(len(state.sequences[0].tokens))
 
     def _tokens_of(self, state: RequestState, unit: StageInput) -> list[int]:
         bridge, leader = f"the bridge of stage {self._config.model_stage}", state.sequences[0]
@@ -121,7 +121,7 @@ class Feeding:
         leader, max_tokens = state.sequences[0], state.params.max_tokens
         if not leader.tokens and leader.frames is None:
             raise StageFailedError(f"stage {self._config.model_stage} was given no input")
-        room = self._scheduler.max_len_of(leader.prompt_len, None)
+        room = self._room_of(leader.prompt_len)
         max_len = room if max_tokens is None else min(room, leader.prompt_len + max_tokens)
         for sequence in state.sequences:
             self._scheduler.close_prompt(sequence.key, max_len)
@@ -129,3 +129,12 @@ class Feeding:
         if not leader.tokens:
             for choice in state.choices:
                 choice.end()
+
+    def _room_of(self, prompt_len: int) -> int:
+        """Tokens at which a sequence ends. Whoever sent the prompt may not know that this stage has a limit of its own."""
+        try:
+            return self._scheduler.max_len_of(prompt_len, None)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"{error.message} in stage {self._config.model_stage}", field=error.field
+            ) from None
