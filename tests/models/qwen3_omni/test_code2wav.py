@@ -195,14 +195,15 @@ def test_kernels_and_torch_make_the_same_sound(shape: CodecShape, folder_of: Any
 # --- state and batches -----------------------------------------------------------------------------------------------
 
 
-def test_requests_of_any_age_share_a_batch_and_equal_themselves_alone(model_of: Any) -> None:
+@pytest.mark.parametrize("length", [4, 8, 25])  # all at a time, four, one
+def test_requests_of_any_age_share_a_batch_and_equal_themselves_alone(model_of: Any, length: int) -> None:
     """Fault: states of different ages cannot be stacked; a young request sees keys that are not there, or turns by the age of
     its neighbour."""
     for shape in CODECS[:2]:
         model = model_of(shape)
         ages = [1, 5, 40, 71, 72, 100]
         before = [random_frames(shape, age, seed=age) for age in ages]
-        next_frames = [random_frames(shape, 25, seed=1000 + age) for age in ages]
+        next_frames = [random_frames(shape, length, seed=1000 + age) for age in ages]
         states = [spoken(model, [frames])[1] for frames in before]
         keys = {model.batch_key({"frames": frames}, state) for frames, state in zip(next_frames, states, strict=True)}
         assert len(keys) == 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -179,14 +180,20 @@ class Code2Wav:
         return len(chunk["frames"])
 
     def run(self, batch: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[MultimodalPayload | None, Any]]:
-        """Raises StageFailedError for frames that the folder's codebooks do not have."""
+        """A few requests at a time, as many as have PIECE frames together: what more of them compute with does not fit into a
+        cache, and costs more memory and more time. Raises StageFailedError for frames that the folder's codebooks do not have."""
         for chunk, state in batch:
             self._check(chunk["frames"], int(state[0]))
-        codes = torch.from_numpy(np.stack([chunk["frames"] for chunk, _ in batch])).long()
+        at_once = max(1, PIECE // max(1, len(batch[0][0]["frames"])))
         try:
-            audio, state = self.decode(codes, stack_states([state for _, state in batch]), self._pause)
+            parts = [self._run(batch[at : at + at_once]) for at in range(0, len(batch), at_once)]
         finally:
             self._interrupted.clear()
+        return list(chain.from_iterable(parts))
+
+    def _run(self, batch: Sequence[tuple[Mapping[str, Any], Any]]) -> list[tuple[MultimodalPayload | None, Any]]:
+        codes = torch.from_numpy(np.stack([chunk["frames"] for chunk, _ in batch])).long()
+        audio, state = self.decode(codes, stack_states([state for _, state in batch]), self._pause)
         made = [MultimodalPayload({"audio": TorchSource(row)}, {"sample_rate": SAMPLE_RATE_HZ}) for row in audio]
         return list(zip(made, split_states(state, len(batch)), strict=True))
 
