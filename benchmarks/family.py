@@ -24,8 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, PipelineConfig, StagePipelineConfig
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest
+from omnistage.core.spec import TensorSpec
 from omnistage.modeling.protocols import StageInput
 
 MODULE = "benchmarks.family"

@@ -20,7 +20,8 @@ from benchmarks.rows import Benchmark, Row
 from omnistage.connectors.descriptors import receive_descriptor, send_descriptor
 from omnistage.connectors.memory import create_arena
 from omnistage.connectors.shm import ShmConnector
-from omnistage.core.payload import MultimodalPayload, PayloadRef, TensorSpec
+from omnistage.core.payload import MultimodalPayload, PayloadRef
+from omnistage.core.spec import TensorSpec
 
 SIZES = {"8KiB": 8 * 2**10, "1MiB": 2**20, "8MiB": 8 * 2**20, "64MiB": 64 * 2**20}
 PAIRS = 7

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.connectors.base import ALIGNMENT_NBYTES, INLINE_NBYTES, check_spec, inline_ref, lay_out, read, write
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.spec import TensorSpec
 
 
 def payload_of(lengths: list[int]) -> MultimodalPayload:

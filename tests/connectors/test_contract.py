@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from omnistage.connectors.shm import ShmConnector
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
-from omnistage.core.payload import MultimodalPayload, PayloadRef, TensorSpec
+from omnistage.core.payload import MultimodalPayload, PayloadRef
+from omnistage.core.spec import TensorSpec
 from tests.connectors.pairs import CAPACITY, CONNECTORS, EDGES, Pair, big, make_shm, payload_of
 
 

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omnistage.core.errors import ConnectorError
-from omnistage.core.payload import PayloadRef, TensorPlace, TensorSpec
+from omnistage.core.payload import PayloadRef, TensorPlace
+from omnistage.core.spec import TensorSpec
 from tests.connectors.pairs import CAPACITY, CONNECTORS, EDGES, Pair, big, payload_of
 
 NBYTES = 200_000

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorSource, TensorSpec
+from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor, TensorSource
+from omnistage.core.spec import DTYPE_NBYTES, TensorSpec
 from tests.connectors.pairs import CONNECTORS
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from omnistage.connectors.inproc import InprocConnector
 from omnistage.core.errors import ConnectorError
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.spec import TensorSpec
 
 
 class Scratch:

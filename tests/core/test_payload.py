@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from omnistage.core.errors import ConnectorError
 from omnistage.core.payload import (
-    DTYPE_NBYTES,
     Concatenated,
     MultimodalPayload,
     Tensor,
     TensorSource,
-    TensorSpec,
     merge,
 )
+from omnistage.core.spec import DTYPE_NBYTES, TensorSpec
 
 
 def copied(source: TensorSource) -> bytes:

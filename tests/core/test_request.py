@@ -5,8 +5,8 @@ Fault pinned: a prompt's media, or what is said of them, is lost on the way to a
 
 import msgspec
 
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media, OmniRequest, Prompt
+from omnistage.core.spec import TensorSpec
 
 
 def test_a_prompt_with_media_survives_the_way_to_a_stage() -> None:

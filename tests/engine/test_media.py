@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media
+from omnistage.core.spec import TensorSpec
 from omnistage.engine.encoded import MediaKind
 from omnistage.engine.media import MOST_MEDIA, GatheredState, MediaValue, read_given, read_local, scheme_of, told_of
 

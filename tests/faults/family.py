@@ -34,8 +34,9 @@ import numpy as np
 
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, PipelineConfig, StagePipelineConfig
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest
+from omnistage.core.spec import TensorSpec
 from omnistage.modeling.protocols import Interrupted, StageInput
 
 RATE = 24_000

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from omnistage.core.payload import DTYPE_NBYTES, Tensor
+from omnistage.core.payload import Tensor
+from omnistage.core.spec import DTYPE_NBYTES
 from omnistage.modeling.tensors import TorchSource, dtype_of, rows_of, to_torch
 
 

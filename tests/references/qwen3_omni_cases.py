@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media, Prompt
+from omnistage.core.spec import TensorSpec
 from omnistage.models.qwen3_omni.settings import Pixels
 
 FOLDER = Path(__file__).parent / "qwen3_omni"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from omnistage.core.errors import ErrorInfo
-from omnistage.core.payload import TensorSpec
+from omnistage.core.spec import TensorSpec
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
 from omnistage.runtime.plan import plan_processes
 from omnistage.runtime.remote_state import RemoteState

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from omnistage.core.errors import InvalidRequestError, OmniError, PayloadTooLargeError, StageFailedError
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.spec import TensorSpec
 from omnistage.modeling.protocols import StageInput
 from omnistage.stages.inbox import InboxState, nbytes_of
 

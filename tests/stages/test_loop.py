@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from omnistage.connectors.inproc import InprocConnector
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.spec import TensorSpec
 from omnistage.stages.build import build_host
 from omnistage.stages.host import Fed, StageHost
 from omnistage.stages.loop import StageLoop

@@ -3,8 +3,8 @@
 import pytest
 
 from omnistage.core.errors import ErrorInfo
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import OmniRequest, Prompt, StageTimes, Usage
+from omnistage.core.spec import TensorSpec
 from omnistage.obs.figures import EdgeTotals, StageFigures
 from omnistage.wire.engine import (
     Delivered,

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from omnistage.config.stage import EdgeId
 from omnistage.core.errors import ConnectorError
-from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorPlace
+from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor, TensorPlace
+from omnistage.core.spec import DTYPE_NBYTES
 
 INLINE_NBYTES = 64 * 1024
 ALIGNMENT_NBYTES = 64

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from omnistage.core.params import StageParams
-from omnistage.core.payload import TensorSpec
+from omnistage.core.spec import TensorSpec
 
 MODALITIES = ("text", "audio", "image", "video", "action", "latent")
 """What a final output can be."""

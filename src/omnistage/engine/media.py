@@ -20,8 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from omnistage.core.errors import InvalidRequestError, shortened
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media
+from omnistage.core.spec import TensorSpec
 from omnistage.engine.encoded import MediaKind, data_of_url, decoded, require_format, require_size
 
 Array = np.ndarray[Any, Any]

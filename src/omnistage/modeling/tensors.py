@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from omnistage.core.payload import TensorSource, TensorSpec
+from omnistage.core.payload import TensorSource
+from omnistage.core.spec import TensorSpec
 
 _DTYPES = {
     "bool": torch.bool,

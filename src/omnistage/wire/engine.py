@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from omnistage.core.errors import ErrorInfo
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import StageTimes, Usage
+from omnistage.core.spec import TensorSpec
 from omnistage.obs.figures import EdgeTotals, StageFigures
 from omnistage.wire.messages import (
     AbortRequested,

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media
+from omnistage.core.spec import TensorSpec
 from omnistage.models.qwen3_omni.audio import read_audio, rows_of_frames, to_rate
 from omnistage.models.qwen3_omni.limits import MediaLimits
 from omnistage.models.qwen3_omni.settings import Sound

@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media
+from omnistage.core.spec import TensorSpec
 from omnistage.models.qwen3_omni.images import read_image
 from omnistage.models.qwen3_omni.limits import MediaLimits
 from tests.models.qwen3_omni.files import cuts, encoded_picture, is_refused, item, png_of_size, scrambled

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media
+from omnistage.core.spec import TensorSpec
 from omnistage.models.qwen3_omni.limits import MediaLimits, begin_of, check_end, check_nbytes, check_rows, raw
 
 

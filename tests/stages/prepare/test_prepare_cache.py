@@ -4,8 +4,8 @@ Faults pinned: equal prompts under different keys, different ones under one; byt
 first.
 """
 
-from omnistage.core.payload import TensorSpec
 from omnistage.core.request import Media, Prompt
+from omnistage.core.spec import TensorSpec
 from omnistage.stages.prepare.cache import PreparedCache, content_key
 
 

@@ -3,6 +3,7 @@
 Faults pinned: a worker that waits for a helper; one that trusts whatever comes; descriptors that are left open.
 """
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 def test_what_a_helper_does_not_take_yet_is_kept_and_its_death_leaves_nothing() -> None:
     """Fault: the worker's main thread waits until a busy helper has read megabytes; a descriptor stays open."""
+    gc.collect()  # what earlier tests have left open is closed now, and not while this one counts
     before = len(os.listdir("/proc/self/fd"))
     helper = HelperProcess(frame(entry()), SLACK_NBYTES)
     begun_s = time.monotonic()

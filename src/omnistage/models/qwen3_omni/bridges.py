@@ -18,8 +18,9 @@ import numpy as np
 
 from omnistage.core.errors import StageFailedError
 from omnistage.core.params import GenerationParams
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.request import OmniRequest
+from omnistage.core.spec import TensorSpec
 from omnistage.modeling.protocols import StageInput
 from omnistage.models.qwen3_omni.handoff import TalkerPrompt
 

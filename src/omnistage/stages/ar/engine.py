@@ -24,7 +24,8 @@ from typing import Any
 
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ErrorInfo, OmniError, StageFailedError, UnsupportedByModelError
-from omnistage.core.payload import MultimodalPayload, Tensor, TensorSpec
+from omnistage.core.payload import MultimodalPayload, Tensor
+from omnistage.core.spec import TensorSpec
 from omnistage.modeling.protocols import Bridge, FramedModel, Processor
 from omnistage.modeling.tensors import TorchSource
 from omnistage.stages.ar.admission import Admission

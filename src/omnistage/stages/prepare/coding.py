@@ -14,7 +14,8 @@ import numpy as np
 
 from omnistage.connectors.base import lay_out, read, write
 from omnistage.core.errors import StageFailedError
-from omnistage.core.payload import DTYPE_NBYTES, MultimodalPayload, PayloadRef, Tensor, TensorSource
+from omnistage.core.payload import MultimodalPayload, PayloadRef, Tensor, TensorSource
+from omnistage.core.spec import DTYPE_NBYTES
 from omnistage.modeling.protocols import MediaInput, ProcessedPrompt, StageInput
 
 Prepared = ProcessedPrompt | list[StageInput]
