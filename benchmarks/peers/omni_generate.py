@@ -33,6 +33,7 @@ class OmniGenerateSide:
     """One loaded model. `prompts` are token ids."""
 
     def __init__(self, folder: Path) -> None:
+        transformers.logging.set_verbosity_error()  # it warns of every answer without an end
         self.version = f"transformers {transformers.__version__}"
         self._model = transformers.Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder).eval()
         self._pad = self._model.config.tts_pad_token_id
