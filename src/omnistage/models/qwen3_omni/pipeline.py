@@ -73,6 +73,7 @@ PIPELINE = PipelineConfig(
                     TALKER,
                     select=f"{_HERE}.bridges:for_talker",
                     window=8,
+                    chunk=ChunkPolicy("items", first=1, later=8),
                     item_nbytes=_MEDIA_ROWS_NBYTES,
                 ),
             ),
