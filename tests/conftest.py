@@ -15,6 +15,11 @@ from omnistage.models.demo.weights import DemoWeights, find_demo
 if TYPE_CHECKING:
     from tests.tools.whisper import Whisper
 
+# As in every worker, and before torch is imported: threads that wait for each other by spinning make a test of two threads
+# fifteen times as long where something else is running.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # A gate has to say the same of the same commit; whoever works on it draws new examples every time. No example is judged by
 # the clock: none of these tests is about time, and on a machine that others use 200 ms tell nothing of the code.
 settings.register_profile("work", deadline=None)
