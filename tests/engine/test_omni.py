@@ -156,6 +156,19 @@ def test_stages_that_do_not_start_are_told_with_their_reason(monkeypatch: pytest
     assert runtime.closed_with == 0.0
 
 
+def test_a_replica_that_still_loads_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: "the stages did not start", where one of two replicas is slower than all other stages."""
+
+    class Late(FakeRuntime):
+        def status(self) -> RuntimeStatus:
+            replicas = (ReplicaStatus("speaker", 0, "ready"), ReplicaStatus("speaker", 1, "starting", "loading"))
+            return RuntimeStatus("starting", {"thinker": "ready", "speaker": "ready"}, replicas)
+
+    monkeypatch.setattr(omni, "composed", lambda *_, **__: (SPOKEN, Late()))
+    with Omni("talker") as one:
+        assert one.generate(["a"], use_tqdm=False)[0].error is None
+
+
 def test_a_list_of_messages_is_one_prompt() -> None:
     """Fault: each message of a chat is answered on its own."""
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

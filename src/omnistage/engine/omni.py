@@ -203,7 +203,8 @@ def _numbered(output: OmniRequestOutput, index: int) -> OmniRequestOutput:
 
 
 def _require_ready(status: RuntimeStatus) -> None:
-    if status.state != "ready":
+    """A stage is ready with its first replica; the state of the whole waits for all of them."""
+    if status.reason or any(state != "ready" for state in status.stages.values()):
         raise StageUnavailableError(f"the stages did not start: {status.trouble}")
 
 
