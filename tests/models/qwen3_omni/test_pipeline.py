@@ -1,6 +1,8 @@
 """Which pipeline a Qwen3-Omni folder is, and what it offers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from omnistage.core.errors import ConfigError
 from omnistage.engine.compose import resolved, served_model
 from omnistage.models.qwen3_omni.pipeline import PIPELINE, THINKER_PIPELINE, has_talker, voices
 from tests.tiny.qwen3_omni import OmniShape, omni_settings, train_tokenizer
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -70,3 +74,20 @@ def test_which_of_the_two_a_configuration_asks_for() -> None:
         has_talker({}) and has_talker({"enable_audio_output": True}) and not has_talker({"enable_audio_output": False})
     )
     assert PIPELINE.hf_architectures == THINKER_PIPELINE.hf_architectures
+
+
+def test_no_stage_needs_transformers(tiny: Path) -> None:
+    """Fault: 0.1 GB and seconds of every start for modules of which nothing is used."""
+    program = """if True:
+        import sys
+        from omnistage import Omni, SamplingParams
+        from tests.models.qwen3_omni.cases import CASES
+        greedy = SamplingParams(temperature=0.0, max_tokens=4)
+        with Omni(sys.argv[1], inline=True) as omni:
+            answer = omni.generate([CASES["image and audio"]], [greedy, greedy, None], use_tqdm=False)[0]
+        samples = answer.multimodal_output.numpy("audio")
+        print(answer.error, len(answer.token_ids), len(samples) > 0, "transformers" in sys.modules)
+    """
+    command = [sys.executable, "-c", program, str(tiny)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout == "None 4 True False\n", done.stderr

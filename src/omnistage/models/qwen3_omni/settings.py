@@ -53,6 +53,20 @@ class Section:
                 return tuple(float(item) for item in items)
         raise self.wrong(key, value, f"a list of {count} numbers")
 
+    def integers(self, key: str, default: tuple[int, ...], *, least: int) -> tuple[int, ...]:
+        value = self.values.get(key, default)
+        match value:
+            case [*items] if all(type(item) is int and item >= least for item in items):
+                return tuple(items)
+        raise self.wrong(key, value, f"a list of integers >= {least}")
+
+    def word(self, key: str, default: str, accepted: tuple[str, ...]) -> str:
+        """One of `accepted`."""
+        value = self.values.get(key, default)
+        if value not in accepted:
+            raise self.wrong(key, value, " or ".join(accepted))
+        return str(value)
+
     def wrong(self, key: str, value: object, accepted: str) -> BrokenCheckpointError:
         found = "missing" if value is None else f"{value!r}"
         return BrokenCheckpointError(f"{self.where}: {key} is {found}; accepted: {accepted}")
@@ -232,6 +246,101 @@ def _same(section: Section, key: str, default: int, wanted: int, encoder: str) -
 
 
 @dataclass(frozen=True, slots=True)
+class VisionSettings:
+    """The encoder of pictures and videos. A patch is [colours, frames, height, width] of values, `patch_shape`, and becomes `width`
+    numbers; merge_size x merge_size patches make a row of `rows_width`. There are `side` x `side` learnt positions. What the layers
+    `deepstack` make becomes rows too."""
+
+    num_layers: int
+    width: int
+    inner: int
+    heads: int
+    activation: str
+    patch_shape: tuple[int, int, int, int]
+    merge_size: int
+    rows_width: int
+    side: int
+    deepstack: tuple[int, ...]
+    rope_theta: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioSettings:
+    """The encoder of sound: of features of `bands`, `chunk_frames` at a time, convolutions of `channels` make rows of `width`,
+    which see those of the `window_chunks` chunks of their window; `rows_width` is what comes out."""
+
+    num_layers: int
+    width: int
+    inner: int
+    heads: int
+    activation: str
+    bands: int
+    channels: int
+    chunk_frames: int
+    window_chunks: int
+    rows_width: int
+
+
+GELUS = ("gelu", "gelu_pytorch_tanh")
+"""What the encoders' MLPs may have between their layers: the exact one, and by tanh."""
+
+
+def vision_settings(thinker: Section) -> VisionSettings:
+    """What is not said is as transformers has it."""
+    own = thinker.section("vision_config")
+    patch, places = own.integer("patch_size", 16, least=1), own.integer("num_position_embeddings", 2304, least=1)
+    if (side := math.isqrt(places)) ** 2 != places:
+        raise own.wrong("num_position_embeddings", places, "the square of an integer")
+    num_layers, deepstack = own.integer("depth", 27), own.integers("deepstack_visual_indexes", (8, 16, 24), least=0)
+    if any(layer >= num_layers for layer in deepstack) or len(set(deepstack)) < len(deepstack):
+        raise own.wrong("deepstack_visual_indexes", list(deepstack), f"different integers below depth, {num_layers}")
+    return VisionSettings(
+        num_layers=num_layers,
+        width=own.integer("hidden_size", 1152, least=1),
+        inner=own.integer("intermediate_size", 4304, least=1),
+        heads=_heads(own, "num_heads", 16, own.integer("hidden_size", 1152), multiple=4),
+        activation=own.word("hidden_act", "gelu_pytorch_tanh", GELUS),
+        patch_shape=(
+            own.integer("in_channels", 3, least=1),
+            own.integer("temporal_patch_size", 2, least=1),
+            patch,
+            patch,
+        ),
+        merge_size=own.integer("spatial_merge_size", 2, least=1),
+        rows_width=own.integer("out_hidden_size", 3584, least=1),
+        side=side,
+        deepstack=deepstack,
+        rope_theta=_rope_theta(own, "axial"),
+    )
+
+
+def audio_settings(thinker: Section) -> AudioSettings:
+    """What is not said is as transformers has it."""
+    own = thinker.section("audio_config")
+    chunk_frames = 2 * own.integer("n_window", 50, least=1)
+    return AudioSettings(
+        num_layers=own.integer("encoder_layers", 32),
+        width=own.integer("d_model", 1280, least=4),
+        inner=own.integer("encoder_ffn_dim", 5120, least=1),
+        heads=_heads(own, "encoder_attention_heads", 20, own.integer("d_model", 1280), multiple=1),
+        activation=own.word("activation_function", "gelu", GELUS),
+        bands=own.integer("num_mel_bins", 128, least=1),
+        channels=own.integer("downsample_hidden_size", 480, least=1),
+        chunk_frames=chunk_frames,
+        window_chunks=own.integer("n_window_infer", 800, least=chunk_frames) // chunk_frames,
+        rows_width=own.integer("output_dim", 3584, least=1),
+    )
+
+
+def _heads(section: Section, key: str, default: int, width: int, *, multiple: int) -> int:
+    """How many heads share `width`, each a multiple of `multiple` wide."""
+    heads = section.integer(key, default, least=1)
+    if width % (heads * multiple):
+        raise section.wrong(key, heads, f"a divisor of {width} that leaves a multiple of {multiple}")
+    return heads
+
+
+@dataclass(frozen=True, slots=True)
 class Code2WavSettings:
     """The codec decoder. `groups` codes make a frame; an output of the transformer sees `window` frames, its own among them; each
     of `ratios`, then each of `rates` makes one step of time that many."""
@@ -287,7 +396,7 @@ def code2wav_settings(config: Section) -> Code2WavSettings:
         intermediate_size=own.integer("intermediate_size", 3072, least=1),
         attention_bias=own.values.get("attention_bias", False) is True,
         norm_eps=own.number("rms_norm_eps", 1e-5),
-        rope_theta=_rope_theta(own),
+        rope_theta=_rope_theta(own, "default"),
         window=own.integer("sliding_window", 72, least=1),
         ratios=_rates(own, "upsampling_ratios", (2, 2)),
         rates=rates,
@@ -303,11 +412,11 @@ def _rates(section: Section, key: str, default: tuple[int, ...]) -> tuple[int, .
     raise section.wrong(key, value, "a list of integers > 0")
 
 
-def _rope_theta(section: Section) -> float:
-    """From `rope_parameters`, or beside the other keys, where folders written by earlier transformers have it."""
+def _rope_theta(section: Section, kind: str) -> float:
+    """From `rope_parameters`, or beside the other keys, where folders written by earlier transformers have it. `kind`: how it is
+    turned."""
     if section.values.get("rope_parameters") is None:
         return section.number("rope_theta", 10_000.0)
     rope = section.section("rope_parameters")
-    if (kind := rope.values.get("rope_type", "default")) != "default":
-        raise rope.wrong("rope_type", kind, "default")
+    rope.word("rope_type", kind, (kind,))
     return rope.number("rope_theta", 10_000.0)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from omnistage.config.hooks import resolve_hook
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
@@ -22,15 +20,12 @@ from omnistage.modeling.kernels.chosen import chosen_layout
 from omnistage.modeling.protocols import Attend, EncodedMedia, MediaInput
 from omnistage.modeling.step import ARStep, StepRows
 from omnistage.modeling.tensors import dtype_of
+from omnistage.models.qwen3_omni.encoders import Encoders, load_encoders
 from omnistage.models.qwen3_omni.settings import Section, read_config
-
-if TYPE_CHECKING:
-    from omnistage.models.qwen3_omni.encoders import Encoders
 
 PREFIX = "thinker."
 DEFAULT_SECTIONS = (24, 20, 20)
 """Rotary planes by position where the configuration is silent; as transformers has it."""
-_LOAD_ENCODERS = "omnistage.models.qwen3_omni.encoders:load_encoders"
 
 
 class Thinker:
@@ -68,9 +63,6 @@ def load(config: ARStageConfig) -> Thinker:
     settings = whole.section("thinker_config")
     reader = WeightsReader(folder, dtype_of(config.dtype), PREFIX)
     decoder = read_decoder(reader, shape_of(settings.section("text_config")), layout=chosen_layout())
-    load_encoders: Any = resolve_hook(
-        _LOAD_ENCODERS
-    )  # importing transformers' modules takes seconds: after the rest is right
     return Thinker(decoder, load_encoders(reader, settings.values), _capture_layers(whole, decoder.num_layers))
 
 
