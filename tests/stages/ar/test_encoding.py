@@ -1,4 +1,4 @@
-"""Whose media are encoded next, and what becomes of a call that fails."""
+"""What becomes of the encoder's calls: rows that are kept, and calls that fail."""
 
 from __future__ import annotations
 
@@ -10,41 +10,11 @@ import torch
 
 from omnistage.core.errors import StageFailedError
 from omnistage.modeling.protocols import EncodedMedia, MediaInput
-from omnistage.stages.ar.encoding import EncodingQueue, MediaEncoder
+from omnistage.stages.ar.encoding import MediaEncoder
 
 
 def media(key: str, tokens: int = 4) -> MediaInput:
     return MediaInput("image", key, ((0, tokens),), tokens, {})
-
-
-def keys(queue: EncodingQueue) -> str:
-    return "".join(one.key for one in queue.batch())
-
-
-def test_the_oldest_go_first_and_equal_media_once() -> None:
-    """Fault: a later request overtakes, a picture of two requests is encoded twice, or a call is larger than a step may be."""
-    queue = EncodingQueue(10)
-    queue.add("late", (0, 2), [media("x"), media("b")])
-    queue.add("early", (0, 1), [media("a"), media("b"), media("a")])
-    assert keys(queue) == "ab"
-    assert queue.requests_of("b") == ["late", "early"]
-    assert not queue.take("early", "a")
-    assert queue.take("early", "b")
-    assert keys(queue) == "xb"
-    assert not queue.take("late", "b")
-    queue.remove("late")
-    queue.remove("unknown")
-    assert (len(queue), keys(queue)) == (0, "")
-
-
-def test_one_that_is_larger_than_a_step_goes_alone() -> None:
-    """Fault: a large picture waits for ever, or takes others with it."""
-    queue = EncodingQueue(10)
-    queue.add("one", (0, 1), [media("a", 30), media("b")])
-    assert keys(queue) == "a"
-    queue.take("one", "a")
-    queue.add("two", (0, 2), [media("c", 30)])
-    assert keys(queue) == "b"
 
 
 class Runner:

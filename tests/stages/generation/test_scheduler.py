@@ -7,7 +7,7 @@ request that waits takes a turn; inputs that do not fit together share a batch; 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnistage.stages.generation.scheduler import GenerationScheduler, Seating, Work
+from omnistage.stages.generation.scheduler import GenerationScheduler, Work
 
 
 def scheduler_of(*requests: str, slots: int = 2, budget: int = 10) -> GenerationScheduler:
@@ -22,74 +22,6 @@ def scheduler_of(*requests: str, slots: int = 2, budget: int = 10) -> Generation
 def batch_of(scheduler: GenerationScheduler, **work: tuple[int, object]) -> tuple[str, ...]:
     scheduler.seat()
     return scheduler.form_batch({name: Work(*unit) for name, unit in work.items()})
-
-
-def test_slots_go_to_the_oldest_that_can_run() -> None:
-    """Fault: a request without input holds a slot that others need."""
-    scheduler = scheduler_of("a", "b", "c", "d")
-    scheduler.set_input("a", False)
-    scheduler.set_ready("b", False)
-    assert scheduler.seat() == Seating(seated=("c", "d"))
-    assert scheduler.candidates() == ["c", "d"]
-    assert (scheduler.running, scheduler.waiting) == (2, 2)
-
-
-def test_an_older_request_takes_the_slot_of_the_youngest() -> None:
-    """Fault: an older request waits for a younger one to end."""
-    scheduler = scheduler_of("b", "c", "d")
-    scheduler.seat()
-    scheduler.add("a", (-1, 9))
-    scheduler.set_input("a", True)
-    assert scheduler.can_run()
-    assert scheduler.seat() == Seating(parked=("c",), seated=("a",))
-    assert scheduler.candidates() == ["a", "b"]
-
-
-def test_among_the_younger_one_that_waits_is_parked_first() -> None:
-    """Fault: a request that works loses its slot to spare one that idles."""
-    scheduler = scheduler_of("b", "c")
-    scheduler.seat()
-    scheduler.set_ready("b", False)
-    scheduler.add("a", (-1, 0))
-    scheduler.set_input("a", True)
-    assert scheduler.seat() == Seating(parked=("b",), seated=("a",))
-
-
-def test_one_that_may_not_hand_over_gives_its_slot_to_a_younger_one_and_has_it_back() -> None:
-    """Fault: requests whose callers read slowly hold every slot while those that could run wait."""
-    scheduler = scheduler_of("a", "b", slots=1)
-    scheduler.seat()
-    scheduler.set_ready("a", False)
-    assert scheduler.can_run()
-    assert scheduler.seat() == Seating(parked=("a",), seated=("b",))
-    scheduler.set_ready("a", True)
-    assert scheduler.seat() == Seating(parked=("b",), seated=("a",))
-
-
-def test_an_older_request_is_never_parked_for_a_younger_one() -> None:
-    """Fault: the oldest request loses what it holds, and nobody can always go on."""
-    scheduler = scheduler_of("a", "b", slots=1)
-    scheduler.seat()
-    scheduler.set_input("a", False)
-    assert not scheduler.can_run()
-    assert scheduler.seat() == Seating()
-    assert scheduler.candidates() == []
-    scheduler.remove("a")
-    assert scheduler.seat() == Seating(seated=("b",))
-
-
-def test_whoever_passes_its_slot_on_and_takes_another_keeps_it() -> None:
-    """Fault: a request is parked and seated in one breath, and counted as one that gave its place up."""
-    scheduler = GenerationScheduler(slots=2, budget=1)
-    for name, order in (("paused", 0), ("old", 1), ("young", 2)):
-        scheduler.add(name, (0, order))
-    for name in ("paused", "young"):
-        scheduler.set_input(name, True)
-    assert scheduler.seat() == Seating(seated=("paused", "young"))
-    scheduler.set_ready("paused", False)
-    scheduler.set_input("old", True)
-    assert scheduler.seat() == Seating(parked=("paused",), seated=("old",))
-    assert scheduler.candidates() == ["old", "young"]
 
 
 def test_equal_keys_share_a_batch_within_the_budget() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from omnistage.stages.ar.plan import HeldBlock, PlanRow, SequenceKey, Span
-from omnistage.stages.ar.recent import RecentValues
 from omnistage.stages.ar.sequence import SequenceState
+from omnistage.stages.recent import RecentValues
 
 CAPTURED_NBYTES = 128 * 2**20
 

@@ -26,12 +26,12 @@ from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ErrorInfo, OmniError, StageFailedError, UnsupportedByModelError
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.spec import TensorSpec
-from omnistage.modeling.protocols import Bridge, FramedModel, Processor
+from omnistage.modeling.protocols import Bridge, FramedModel, MediaInput, Processor
 from omnistage.modeling.tensors import TorchSource
 from omnistage.stages.ar.admission import Admission
 from omnistage.stages.ar.captured import CapturedRows, Layers, joined
 from omnistage.stages.ar.choice import STOP, SampledToken
-from omnistage.stages.ar.encoding import EncodingQueue, MediaEncoder
+from omnistage.stages.ar.encoding import MediaEncoder
 from omnistage.stages.ar.feeding import Feeding
 from omnistage.stages.ar.own_rows import Piece
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
@@ -40,6 +40,7 @@ from omnistage.stages.ar.runner import ARRunner, RowResult
 from omnistage.stages.ar.scheduler import Scheduler
 from omnistage.stages.ar.sequence import SequenceState
 from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.encoding_queue import EncodingQueue
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class ARStageEngine:
         self._runner = runner
         self._captured = captured
         self._encoder = MediaEncoder(runner, config.model_stage)
-        self._unencoded = EncodingQueue(config.max_num_batched_tokens)
+        self._unencoded = EncodingQueue[MediaInput](config.max_num_batched_tokens)
         self._has_encoded = False  # in the last step
         self._admission = Admission(
             config,

@@ -1,6 +1,6 @@
 """What was used of late stays, within its bytes."""
 
-from omnistage.stages.ar.recent import RecentValues
+from omnistage.stages.recent import RecentValues
 
 
 def test_the_longest_unused_goes_first_and_bytes_are_counted_once() -> None:
