@@ -100,7 +100,7 @@ def test_a_restriction_names_paths() -> None:
 @pytest.mark.parametrize("reads", [(), ("smell",), ("text", "latent")])
 def test_a_pipeline_reads_what_callers_can_send(reads: tuple[str, ...]) -> None:
     """Fault: a misspelt kind of input makes a model that silently refuses it."""
-    with pytest.raises(ConfigError, match=r"reads: .* accepted: one or more of text, image, audio, video"):
+    with pytest.raises(ConfigError, match=r"reads: .* accepted: one or more of text, image, mask, audio, video"):
         pipeline(writer(0), reads=reads)
 
 

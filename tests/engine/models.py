@@ -1,6 +1,6 @@
-"""Served models for tests: a thinker that writes and a speaker that speaks, and a thinker alone."""
+"""Served models for tests: a thinker that writes and a speaker that speaks, a thinker alone, and those that draw."""
 
-from omnistage.core.params import GenerationParams, SamplingParams
+from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
 from omnistage.engine.served import ServedModel, ServedStage
 
 THINKER = ServedStage(0, "thinker", SamplingParams(max_tokens=64, temperature=0.5), {"stop_token_ids": [2]}, "text")
@@ -12,3 +12,7 @@ SPOKEN = ServedModel(
     voice_aliases={"alloy": "af_heart", "echo": "am_michael"},
 )
 WRITTEN = ServedModel("writer", (THINKER,))
+PAINTER = ServedStage(0, "painter", DiffusionParams(num_inference_steps=4), makes="image")
+DRAWN = ServedModel("painter", (PAINTER,))
+EDITED = ServedModel("editor", (PAINTER,), reads=("text", "image", "mask"))
+ILLUSTRATED = ServedModel("illustrator", (THINKER, ServedStage(1, "painter", DiffusionParams(), makes="image")))

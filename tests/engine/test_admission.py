@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from omnistage.core.errors import InvalidRequestError
-from omnistage.core.params import GenerationParams, SamplingParams
+from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams
 from omnistage.core.request import OmniRequest
 from omnistage.engine.admission import Ask, admit
-from tests.engine.models import SPOKEN, WRITTEN
+from tests.engine.models import DRAWN, ILLUSTRATED, SPOKEN, WRITTEN
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
@@ -53,6 +53,31 @@ def test_text_parts_are_joined_and_roles_are_kept() -> None:
         ("assistant", "d"),
         ("user", "e"),
     ]
+
+
+def drawing(request: OmniRequest, stage_id: int = 1) -> DiffusionParams:
+    params = request.stage_params[stage_id]
+    assert isinstance(params, DiffusionParams)
+    return params
+
+
+def test_what_a_prompt_says_of_its_picture_wins_for_it_alone() -> None:
+    """Fault: the size of one prompt is that of all, or is dropped, or an explicit "" reads as nothing said."""
+    said = {"prompt": "a cat", "height": 64, "width": 32, "negative_prompt": ""}
+    params = drawing(admit(DRAWN, Ask(said, fields={"height": 16, "seed": 3})), 0)
+    assert (params.height, params.width, params.negative_prompt, params.num_inference_steps) == (64, 32, "", 4)
+    assert drawing(admit(DRAWN, Ask({"prompt": "a", "height": None}, fields={"height": 16})), 0).height == 16
+    for wrong, accepted in (({"height": 0}, r"\[1, 16384\]"), ({"width": "9"}, "an integer or null")):
+        with pytest.raises(InvalidRequestError, match=f"{next(iter(wrong))}: .* accepted: .*{accepted}"):
+            admit(DRAWN, Ask({"prompt": "a", **wrong}))
+
+
+def test_a_field_goes_to_the_maker_that_is_named() -> None:
+    """Fault: four pictures are asked for, and the thinker writes four answers."""
+    drawn = admit(ILLUSTRATED, Ask("a cat", fields={"n": 4, "temperature": 0}, fields_of="image", wants=("image",)))
+    assert (drawing(drawn).n, sampling(drawn).n, sampling(drawn).temperature) == (4, 1, 0)
+    written = admit(ILLUSTRATED, Ask("a cat", fields={"n": 4}, wants=("text",)))
+    assert (drawing(written).n, sampling(written).n) == (1, 4)
 
 
 @pytest.mark.parametrize(

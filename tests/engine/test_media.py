@@ -74,6 +74,11 @@ def test_pil_pictures_are_read_in_any_mode() -> None:
     assert np.array_equal(array_of(read_given(value("video", [picture, picture]))), np.stack([PIXELS, PIXELS]))
     with pytest.raises(InvalidRequestError, match="an array \\[samples\\]"):
         read_given(value("audio", picture))
+    pierced = picture.convert("RGBA")
+    pierced.putpixel((3, 1), (0, 0, 0, 0))
+    assert array_of(read_given(value("mask", pierced)))[:, :, 3].tolist() == [[255] * 4, [255, 255, 255, 0]]
+    with pytest.raises(InvalidRequestError, match="a PIL image with opacity"):
+        read_given(value("mask", picture))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,8 @@ def test_pil_pictures_are_read_in_any_mode() -> None:
         ("image", PIXELS[:0], "[height, width, 3]"),
         ("image", (PIXELS, 2), "no rate"),
         ("image", [PIXELS], "a list is not accepted"),
+        ("mask", PIXELS, "[height, width, 4]"),
+        ("mask", (np.zeros((2, 2, 4), np.uint8), 1), "no rate"),
         ("image", 7, "bytes of a file, a data: URL"),
         ("image", None, "a uint8 array [height, width, 3], or a PIL image"),
         ("audio", np.zeros((2, 3), np.float32), "of one channel"),

@@ -16,7 +16,7 @@ from omnistage.core.request import Media, Prompt
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.media import MediaValue
 from omnistage.engine.served import ServedModel
-from tests.engine.models import THINKER
+from tests.engine.models import EDITED, THINKER
 
 OMNI = ServedModel("omni", (THINKER,), reads=("text", "image", "audio", "video"), max_media_nbytes=1000)
 SEEING = ServedModel("seeing", (THINKER,), reads=("text", "image"))
@@ -159,7 +159,7 @@ def test_a_part_that_cannot_be_read_is_refused_by_field(part: dict[str, Any], fi
 @pytest.mark.parametrize(
     ("value", "field", "accepted"),
     [
-        ({"prompt": "a", "multi_modal_data": [b"x"]}, "multi_modal_data", "a dict of image, audio and video"),
+        ({"prompt": "a", "multi_modal_data": [b"x"]}, "multi_modal_data", "a dict of image, mask, audio and video"),
         ({"prompt": "a", "multi_modal_data": {"images": b"x"}}, "multi_modal_data.images", "did you mean 'image'"),
         ({"prompt": "a", "multi_modal_data": {"image": [b"x", 7]}}, "multi_modal_data.image[1]", "bytes of a file"),
         (said({"type": "text", "text": "a"}, multi_modal_data={"image": b"x"}), "multi_modal_data", "content parts"),
@@ -193,10 +193,31 @@ def test_a_model_takes_what_it_reads_and_no_more() -> None:
     for part in (sound, {"type": "video", "video": b"x"}):
         with pytest.raises(InvalidRequestError, match="text, image_url, image, as this model reads text, image only"):
             prompt_of(said(part), SEEING)
-    with pytest.raises(InvalidRequestError, match=r"multi_modal_data.audio: unknown field; accepted: image"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"multi_modal_data.audio: the model 'seeing' cannot use it: it reads text, image only",
+    ):
         prompt_of({"prompt": "a", "multi_modal_data": {"audio": b"x"}}, SEEING)
     with pytest.raises(InvalidRequestError, match="false, as this model reads text, image only"):
         prompt_of({"prompt": "a", "mm_processor_kwargs": {"use_audio_in_video": True}}, SEEING)
+
+
+def test_a_mask_follows_the_pictures_and_belongs_to_one() -> None:
+    """Fault: a mask is drawn as a picture, or is dropped where it masks nothing, or where the model knows none."""
+    given = {"mask": b"mask", "image": [b"one", b"two"]}
+    media = prompt_of({"prompt": "a", "multi_modal_data": given}, EDITED).media
+    assert [(one.kind, one.data) for one in media] == [("image", b"one"), ("image", b"two"), ("mask", b"mask")]
+    part = {"type": "mask", "mask": b"mask"}
+    assert [one.kind for one in prompt_of(said(part, {"type": "image", "image": b"a"}), EDITED).media] == [
+        "mask",
+        "image",
+    ]
+    with pytest.raises(InvalidRequestError, match=r"multi_modal_data\.mask: there is no image that it could mask"):
+        prompt_of({"prompt": "a", "multi_modal_data": {"mask": b"mask"}}, EDITED)
+    with pytest.raises(InvalidRequestError, match=r"multi_modal_data.mask\[1\]: a second mask"):
+        prompt_of({"prompt": "a", "multi_modal_data": {"mask": [b"a", b"b"], "image": b"c"}}, EDITED)
+    with pytest.raises(InvalidRequestError, match=r"multi_modal_data\.mask: the model 'seeing' cannot use it"):
+        prompt_of({"prompt": "a", "multi_modal_data": given}, SEEING)
 
 
 def test_media_are_read_by_the_reader_that_comes_with_the_prompt() -> None:

@@ -16,20 +16,21 @@ from omnistage.core.spec import TensorSpec
 MODALITIES = ("text", "audio", "image", "video", "action", "latent")
 """What a final output can be."""
 
-READABLE = ("text", "image", "audio", "video")
+READABLE = ("text", "image", "mask", "audio", "video")
 """What a model can read."""
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture, a sound or a video that the model is to read. Its bytes are the caller's: nothing has looked into them.
+    """A picture, a mask, a sound or a video that the model is to read. Its bytes are the caller's: nothing has looked into them.
 
-    `data` is an encoded file as it came, unless `array` says that it is raw: [height, width, 3] uint8 for an image, [samples]
-    float32 (mono) for audio, [frames, height, width, 3] uint8 for a video. `rate`, of what is raw: samples (audio) or frames
-    (video) per second; None: the model's own. `where` is the caller's name for it: "messages[0].content[1].image_url.url",
-    "multi_modal_data.image[0]".
+    `data` is an encoded file as it came, unless `array` says that it is raw: [height, width, 3] uint8 for an image, [height,
+    width, 4] uint8 for a mask, [samples] float32 (mono) for audio, [frames, height, width, 3] uint8 for a video. A mask is a
+    picture with opacity, as large as the first image of its prompt: where its last channel is 0 that image is to be drawn
+    anew. `rate`, of what is raw: samples (audio) or frames (video) per second; None: the model's own. `where` is the caller's
+    name for it: "messages[0].content[1].image_url.url", "multi_modal_data.image[0]".
     """
 
-    kind: Literal["image", "audio", "video"]
+    kind: Literal["image", "mask", "audio", "video"]
     data: bytes
     array: TensorSpec | None = None
     rate: float | None = None
@@ -43,7 +44,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller gave: exactly one of `text`, `messages` (chat), `token_ids`.
 
     `messages` are OpenAI-shaped dicts (role, content). A content is a str or, for a model that reads more than text, a list of
-    parts {"type": "text", "text": str} and {"type": "image" | "audio" | "video", "media": index in `media`}. With `text` and
+    parts {"type": "text", "text": str} and {"type": a kind of media, "media": index in `media`}. With `text` and
     `token_ids` the model's own placeholders stand for `media`, whose items are in the order of kind and occurrence.
     `mm_processor_kwargs` say how media are read: `use_audio_in_video` (a bool), and what the family's processor knows besides; it
     refuses all else. `additional_information` is for the family's own use.

@@ -22,7 +22,7 @@ from omnistage.core.params import MAX_SEED, SamplingParams, StageParams, overlay
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.engine.media import MediaReader, read_given
 from omnistage.engine.prompts import read_prompt
-from omnistage.engine.served import ServedModel, ServedStage
+from omnistage.engine.served import DRAWING_KEYS, ServedModel, ServedStage
 
 MAX_PRIORITY = 2**31 - 1
 _SEED_BITS = 63
@@ -32,7 +32,8 @@ _SEED_BITS = 63
 class Ask:
     """What a caller asks for. `prompt` is a string, a list of chat messages, or a dict (see `prompts.COMMON_KEYS`).
 
-    `fields` are parameters that name no stage ("temperature", "voice"). `wants` holds when the prompt names no modalities;
+    `fields` are parameters that name no stage ("temperature", "voice"); what several stages know goes to the one that makes
+    `fields_of` (a modality), else to the first. `wants` holds when the prompt names no modalities;
     None there means everything the model makes. `timeout_s` None is the deployment's own limit. `read_media` makes media of
     what stands for them in the prompt; unless another one is given, no file is opened.
     """
@@ -40,6 +41,7 @@ class Ask:
     prompt: object
     sampling_params_list: object = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    fields_of: str | None = None
     wants: tuple[str, ...] | None = None
     priority: int = 0
     stream: bool = False
@@ -107,7 +109,8 @@ def read_modalities(model: ServedModel, value: object) -> tuple[str, ...]:
 def stage_params(model: ServedModel, ask: Ask) -> dict[int, StageParams]:
     """Every stage's parameters by stage id, seeded."""
     entries = _entries(model, ask.sampling_params_list)
-    homes = _homes(model, ask.fields)
+    homes = _homes(model, ask.fields, ask.fields_of)
+    _add_drawing(model, ask.prompt, homes)
     settled: dict[int, StageParams] = {}
     for index, stage in enumerate(model.stages):
         params = overlay(stage.defaults, _named_voice(model, homes.get(stage.stage_id, {}), ""))
@@ -129,18 +132,28 @@ def _entries(model: ServedModel, value: object) -> list[object]:
     return entries + [None] * (count - len(entries))
 
 
-def _homes(model: ServedModel, fields: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Which stage each field goes to. A field that no stage knows is an error that lists those there are."""
+def _homes(model: ServedModel, fields: Mapping[str, Any], first: str | None) -> dict[int, dict[str, Any]]:
+    """Which stage each field goes to; that which makes `first` is asked before the others. A field that no stage knows is an
+    error that lists those there are."""
     homes: dict[int, dict[str, Any]] = {}
+    stages = sorted(model.stages, key=lambda stage: first is None or stage.makes != first)
     for name, value in fields.items():
         if name == "seed":
             continue
-        stage = next((stage for stage in model.stages if name in stage.defaults.__struct_fields__), None)
+        stage = next((stage for stage in stages if name in stage.defaults.__struct_fields__), None)
         if stage is None:
             known = {field for stage in model.stages for field in stage.defaults.__struct_fields__}
             raise InvalidRequestError.unknown(name, known)
         homes.setdefault(stage.stage_id, {})[name] = value
     return homes
+
+
+def _add_drawing(model: ServedModel, prompt: object, homes: dict[int, dict[str, Any]]) -> None:
+    """What a prompt says of its own picture goes to the stage that makes it, and wins over what is said for all prompts."""
+    if isinstance(prompt, dict) and "image" in model.modalities:
+        said = {name: prompt[name] for name in DRAWING_KEYS if prompt.get(name) is not None}
+        if said:
+            homes.setdefault(model.maker("image").stage_id, {}).update(said)
 
 
 def _with_entry(model: ServedModel, params: StageParams, entry: object, index: int) -> StageParams:

@@ -12,12 +12,17 @@ from typing import Literal
 
 from omnistage.core.errors import InvalidRequestError, shortened
 
-MediaKind = Literal["image", "audio", "video"]
+MediaKind = Literal["image", "mask", "audio", "video"]
 
 AUDIO_FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
 """What the `format` of an `input_audio` can be."""
 
-TYPES: dict[MediaKind, tuple[str, ...]] = {"image": ("image/",), "audio": ("audio/", "video/"), "video": ("video/",)}
+TYPES: dict[MediaKind, tuple[str, ...]] = {
+    "image": ("image/",),
+    "mask": ("image/",),
+    "audio": ("audio/", "video/"),
+    "video": ("video/",),
+}
 """How the media types of a kind begin; many a sound comes in a container that is called a video."""
 
 _UNTOLD = ("", "application/octet-stream", "binary/octet-stream", "application/ogg", "application/mp4")

@@ -32,11 +32,12 @@ MOST_OPEN_NBYTES = 2**30
 """What the media of open requests may have when another one with media begins. They are held until their request has ended."""
 
 _SHAPES: dict[MediaKind, str] = {
-    "image": "a uint8 array [height, width, 3]",
+    "image": "a uint8 array [height, width, 3], or a PIL image",
+    "mask": "a uint8 array [height, width, 4], or a PIL image with opacity",
     "audio": "an array [samples] of floats or int16, of one channel, or (array, Hz)",
     "video": "a uint8 array [frames, height, width, 3], (array, frames per second), or a list of pictures",
 }
-_DIMENSIONS: dict[MediaKind, int] = {"image": 3, "audio": 1, "video": 4}
+_DIMENSIONS: dict[MediaKind, int] = {"image": 3, "mask": 3, "audio": 1, "video": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def read_given(found: MediaValue) -> Media:
             return _raw(found, *pair)
         case array if is_picture(array) or isinstance(array, _ArrayLike) or is_frames(array):
             return _raw(found, array, None)
-    raise found.refusal(f"bytes of a file, a data: URL, {_SHAPES[found.kind]}" + _of_pictures(found.kind))
+    raise found.refusal(f"bytes of a file, a data: URL, {_SHAPES[found.kind]}")
 
 
 def read_local(found: MediaValue) -> Media:
@@ -176,10 +177,6 @@ def told_of(value: object) -> str:
     return shortened(repr(value)) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
 
 
-def _of_pictures(kind: MediaKind) -> str:
-    return ", or a PIL image" if kind == "image" else ""
-
-
 def _file(found: MediaValue, path: Path) -> bytes:
     try:
         with path.open("rb") as file:
@@ -196,7 +193,7 @@ def _raw(found: MediaValue, value: object, rate: object) -> Media:
     """Raises InvalidRequestError for another shape or dtype than the kind's, for no data, and for a rate that is none."""
     array = _array(found.kind, value)
     if array is None:
-        raise found.refusal(_SHAPES[found.kind] + _of_pictures(found.kind))
+        raise found.refusal(_SHAPES[found.kind])
     require_size(array.nbytes, found.where, found.most_nbytes)
     data = np.ascontiguousarray(array).tobytes()
     spec = TensorSpec(array.dtype.name, tuple(array.shape))
@@ -210,15 +207,24 @@ def _array(kind: MediaKind, value: object) -> Array | None:
             frames = [_pixels(frame) for frame in value]
             array = np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None
         case _ if is_picture(value):
-            array = _pixels(value)
+            array = _opacity(value) if kind == "mask" else _pixels(value)
         case _ArrayLike():
             array = _samples(np.asarray(value)) if kind == "audio" else np.asarray(value)
         case _:
             array = None
     if array is None or not array.size or array.ndim != _DIMENSIONS[kind]:
         return None
-    is_right = kind == "audio" or (array.dtype == np.uint8 and array.shape[-1] == 3)
+    is_right = kind == "audio" or (array.dtype == np.uint8 and array.shape[-1] == _channels(kind))
     return array if is_right else None
+
+
+def _channels(kind: MediaKind) -> int:
+    return 4 if kind == "mask" else 3
+
+
+def _opacity(picture: Any) -> Array | None:
+    """[height, width, 4] of a PIL picture; None of one that has no opacity, and so marks nothing."""
+    return np.asarray(picture.convert("RGBA")) if picture.has_transparency_data else None
 
 
 def _pixels(value: object) -> Array:
@@ -240,7 +246,7 @@ def _samples(array: Array) -> Array | None:
 
 def _rate(found: MediaValue, rate: Any) -> float | None:
     is_number = isinstance(rate, int | float | np.integer | np.floating) and not isinstance(rate, bool)
-    if rate is None or (is_number and found.kind != "image" and 0 < float(rate) < math.inf):
+    if rate is None or (is_number and found.kind in ("audio", "video") and 0 < float(rate) < math.inf):
         return None if rate is None else float(rate)
-    accepted = {"image": "no rate", "audio": "a number of Hz > 0", "video": "a number of frames per second > 0"}
-    raise InvalidRequestError.of(f"{found.where}[1]", rate, accepted[found.kind])
+    accepted = {"audio": "a number of Hz > 0", "video": "a number of frames per second > 0"}
+    raise InvalidRequestError.of(f"{found.where}[1]", rate, accepted.get(found.kind, "no rate"))

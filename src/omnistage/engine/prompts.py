@@ -11,23 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
-from omnistage.core.request import Prompt
+from omnistage.core.request import Media, Prompt
 from omnistage.engine.encoded import MediaKind
 from omnistage.engine.media import GatheredState, MediaReader, is_frames
-from omnistage.engine.served import MEDIA_KEYS, ServedModel
+from omnistage.engine.served import DRAWING_KEYS, MEDIA_KEYS, ServedModel
 
 SOURCES = ("prompt", "messages", "prompt_token_ids")
 COMMON_KEYS = (*SOURCES, "modalities", "additional_information")
-EXTRA_KEYS = ("prompt_embeds", *MEDIA_KEYS, "negative_prompt", "height", "width")
+EXTRA_KEYS = ("prompt_embeds", *MEDIA_KEYS, *DRAWING_KEYS)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_KEYS = ("role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id")
 
-_KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
+_KINDS: tuple[MediaKind, ...] = ("image", "mask", "audio", "video")
 _URL_PARTS: Mapping[str, MediaKind] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 _PARTS: Mapping[str, MediaKind] = {
     **_URL_PARTS,
     "input_audio": "audio",
     "image": "image",
+    "mask": "mask",
     "audio": "audio",
     "video": "video",
 }
@@ -47,7 +48,7 @@ def read_prompt(model: ServedModel, value: object, read: MediaReader) -> tuple[P
         case str():
             return Prompt(text=_text("prompt", value)), None
         case list() if is_chat(value):
-            return Prompt(messages=reading.messages(value), media=reading.gathered.media), None
+            return Prompt(messages=reading.messages(value), media=reading.media), None
         case dict():
             return _prompt_of_dict(reading, value), value.get("modalities")
         case _:
@@ -73,8 +74,7 @@ def _prompt_of_dict(reading: _Reading, value: dict[str, Any]) -> Prompt:
             said["messages"] = reading.messages(value["messages"])
         case _:
             said["token_ids"] = _tokens(value["prompt_token_ids"])
-    media = reading.gathered.media
-    return Prompt(**said, media=media, mm_processor_kwargs=options, additional_information=information)
+    return Prompt(**said, media=reading.media, mm_processor_kwargs=options, additional_information=information)
 
 
 def _source_of(model: ServedModel, value: dict[str, Any]) -> str:
@@ -135,14 +135,31 @@ class _Reading:
     model: ServedModel
     gathered: GatheredState
 
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """All of them, of which a mask belongs to a picture. Raises InvalidRequestError for one that does not."""
+        media = self.gathered.media
+        masks = [found for found in media if found.kind == "mask"]
+        if masks and not any(found.kind == "image" for found in media):
+            raise InvalidRequestError(f"{masks[0].where}: there is no image that it could mask", field=masks[0].where)
+        if len(masks) > 1:
+            raise InvalidRequestError(f"{masks[1].where}: a second mask; accepted: one", field=masks[1].where)
+        return media
+
     def data(self, value: object) -> None:
         """`multi_modal_data`: per kind one value or a list of them."""
         if value is None:
             return
         if not isinstance(value, dict):
-            raise InvalidRequestError.of("multi_modal_data", type(value).__name__, "a dict of image, audio and video")
+            raise InvalidRequestError.of(
+                "multi_modal_data", type(value).__name__, "a dict of image, mask, audio and video"
+            )
         readable = [kind for kind in _KINDS if kind in self.model.reads]
         for key in value:
+            if key in _KINDS and key not in readable:
+                where = f"multi_modal_data.{key}"
+                told = f"the model {self.model.name!r} cannot use it: it reads {', '.join(self.model.reads)} only"
+                raise InvalidRequestError(f"{where}: {told}", field=where)
             if key not in readable:
                 raise _unknown_key("multi_modal_data", key, readable)
         for kind in readable:
@@ -215,7 +232,7 @@ class _Reading:
         if name == "input_audio":
             return self.gathered.add(kind, *_sound_of(where, value))
         if value is None:
-            raise InvalidRequestError.of(where, value, f"an {kind}" if kind != "video" else "a video")
+            raise InvalidRequestError.of(where, value, f"{'an' if kind in ('image', 'audio') else 'a'} {kind}")
         return self.gathered.add(kind, value, where)
 
 

@@ -14,6 +14,8 @@ from omnistage.core.params import StageParams
 
 MEDIA_KEYS = ("multi_modal_data", "mm_processor_kwargs")
 """The keys of a prompt that only a model has a use for that reads more than text."""
+DRAWING_KEYS = ("negative_prompt", "height", "width")
+"""Those of a model that draws: parameters of the stage that makes its pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class ServedModel:
     @property
     def prompt_keys(self) -> tuple[str, ...]:
         """The keys of a prompt, beyond those that all models know, that mean something to this one."""
-        return () if self.reads == ("text",) else MEDIA_KEYS
+        drawing = DRAWING_KEYS if "image" in self.modalities else ()
+        return drawing if self.reads == ("text",) else (*MEDIA_KEYS, *drawing)
 
     def maker(self, modality: str) -> ServedStage:
         """The first stage that makes `modality`, which must be one of `modalities`."""

@@ -92,6 +92,8 @@ class ItemReader:
                 return self._audio(place.media, room)
             case "video":
                 return self._video(place, options, room)
+            case "mask":
+                raise AssertionError("the pipeline reads no masks, so none is admitted")
 
     def _image(self, media: Media, room: int) -> ReadItem:
         patches, grid = read_image(media, self._media.image, self._limits, room)
