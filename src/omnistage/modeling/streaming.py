@@ -76,7 +76,9 @@ def transposed_conv1d(
 
 
 def stack_states(states: Sequence[StreamState]) -> StreamState:
-    """States of several requests, of equal shapes, as one along the first axis."""
+    """States of several requests, of equal shapes, as one along the first axis; of one request its own."""
+    if len(states) == 1:
+        return states[0]
     first = states[0]
     if isinstance(first, torch.Tensor):
         return torch.cat([state for state in states if isinstance(state, torch.Tensor)])
@@ -85,7 +87,9 @@ def stack_states(states: Sequence[StreamState]) -> StreamState:
 
 
 def split_states(state: StreamState, count: int) -> list[StreamState]:
-    """The reverse of `stack_states` for states of one request each. Each part owns its memory."""
+    """The reverse of `stack_states` for states of one request each. Each of several parts owns its memory."""
+    if count == 1:
+        return [state]
     if isinstance(state, torch.Tensor):
         return [state[index : index + 1].clone() for index in range(count)]
     columns = [split_states(member, count) for member in state]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.modeling.kernels.native import KernelOps
-from omnistage.modeling.kernels.waves import KernelWaves, TorchWaves
+from omnistage.modeling.kernels.waves import KernelChain, KernelWaves, Link, TorchWaves
 from tests.modeling.kernels.steps import quick
 from tests.modeling.kernels.steps import threads as threads
 
@@ -117,6 +117,66 @@ def test_a_step_has_the_same_bits_wherever_it_is_computed(
     held = torch.randn(batch, 5, 12 + start + time, generator=random)
     whole = convolve(held, None)
     assert torch.equal(convolve(held[-1:, :, start:], None), whole[-1:, :, start:])
+
+
+def links_of(waves: TorchWaves, seed: int, ins: int, outs: int, stride: int, dilation: int) -> list[Link]:
+    """What a decoder has: an upsampling, a residual unit, and a convolution to one channel."""
+    random = torch.Generator().manual_seed(seed)
+
+    def bend(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+        alpha, by_beta = torch.rand(2, channels, generator=random) + 0.5
+        return alpha, by_beta
+
+    def convolved(outs: int, ins: int, kernel: int) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = torch.randn(outs, ins, kernel, generator=random) / (ins * kernel) ** 0.5
+        return weight, torch.randn(outs, generator=random)
+
+    up = torch.randn(ins, outs, 2 * stride, generator=random) / ins**0.5
+    return [
+        Link(*bend(ins), waves.upsampling(up, torch.randn(outs, generator=random)), 1),
+        Link(*bend(outs), waves.convolution(*convolved(outs, outs, 7), dilation), 6 * dilation),
+        Link(*bend(outs), waves.convolution(*convolved(outs, outs, 1)), 0, adds=True),
+        Link(*bend(outs), waves.convolution(*convolved(1, outs, 7)), 6),
+    ]
+
+
+@given(
+    ins=st.integers(1, 9),
+    outs=st.integers(1, 9),
+    stride=st.integers(1, 5),
+    dilation=st.integers(1, 9),
+    time=st.integers(0, 40),
+    held=st.integers(0, 1),
+    batch=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+@quick
+def test_a_chain_is_its_links_one_by_one(
+    kernels: KernelOps, ins: int, outs: int, stride: int, dilation: int, time: int, held: int, batch: int, seed: int
+) -> None:
+    """Fault: what is added comes from another link; a state that torch would not have left, or that is changed in place."""
+    random = torch.Generator().manual_seed(seed)
+    shapes = (ins, held), (outs, 6 * dilation), (outs, 6)
+    state = tuple(torch.randn(batch, *shape, generator=random) for shape in shapes)
+    given, x = [past.clone() for past in state], torch.randn(batch, ins, time, generator=random)
+    slow, fast = (waves.chain(links_of(waves, seed, ins, outs, stride, dilation)) for waves in both(kernels))
+    assert isinstance(fast, KernelChain)
+    wanted, wanted_state = slow(x, state)
+    found, found_state = fast(framed(x), state)
+    torch.testing.assert_close((found, *found_state), (wanted, *wanted_state), atol=CLOSE, rtol=0)
+    assert all(torch.equal(past, before) for past, before in zip(state, given, strict=True))
+
+
+def test_a_chain_in_low_precision_is_torchs(kernels: KernelOps) -> None:
+    """Fault: bfloat16 is read as float32."""
+    alpha, by_beta = (torch.rand(2, 4) + 0.5).bfloat16()
+    weight, bias = torch.randn(6, 4, 7).bfloat16(), torch.randn(6).bfloat16()
+    x, past = torch.randn(2, 4, 30).bfloat16(), torch.randn(2, 4, 6).bfloat16()
+    (wanted, (kept,)), (found, (found_kept,)) = (
+        waves.chain([Link(alpha, by_beta, waves.convolution(weight, bias), 6)])(x, (past,)) for waves in both(kernels)
+    )
+    assert torch.equal(found, wanted)
+    assert torch.equal(found_kept, kept)
 
 
 def test_low_precision_is_summed_in_one_piece(kernels: KernelOps) -> None:

@@ -21,7 +21,7 @@ from omnistage.modeling.streaming import (
 )
 from omnistage.models.qwen3_omni import waveform
 from omnistage.models.qwen3_omni.settings import Section, code2wav_settings
-from omnistage.models.qwen3_omni.waveform import CausalConv, SnakeBeta, TransposedConv, WaveDecoder, Weights
+from omnistage.models.qwen3_omni.waveform import Bent, CausalConv, TransposedConv, WaveDecoder, Weights
 from tests.tiny.omni_codec import SMALL, write_codec
 
 
@@ -62,12 +62,16 @@ def test_a_transposed_convolution_begins_late_once(tmp_path: Path) -> None:
 def test_snake_bends_by_channel_and_leaves_the_past_alone(tmp_path: Path) -> None:
     """Fault: alpha for beta, logarithms taken for values, or a past that is bent once more with every chunk."""
     tensors = {"s.alpha": torch.randn(3), "s.beta": torch.randn(3)}
-    snake = SnakeBeta(weights_of(tmp_path, tensors), "s", 3)
-    x, past = torch.randn(2, 3, 11), torch.randn(2, 3, 4)
+    tensors |= {"c.conv.weight": torch.randn(2, 3, 7), "c.conv.bias": torch.randn(2)}
+    weights = weights_of(tmp_path, tensors)
+    bent = Bent(weights, "s", 3, CausalConv(weights, "c", 3, 2))
+    x, past = torch.randn(2, 3, 11), torch.randn(2, 3, 6)
     alpha, beta = (tensors[name].exp()[:, None] for name in ("s.alpha", "s.beta"))
-    held = snake.behind(past, x)
-    assert torch.equal(held[..., :4], past)
-    assert torch.allclose(held[..., 4:], x + torch.sin(alpha * x) ** 2 / beta, rtol=0, atol=1e-5)
+    held = torch.cat((past, x + torch.sin(alpha * x) ** 2 / beta), dim=-1)
+    found, (kept,) = weights.waves.chain([bent.link])(x, (past,))
+    assert torch.allclose(kept, held[..., -6:], rtol=0, atol=1e-5)
+    wanted = torch.nn.functional.conv1d(held, tensors["c.conv.weight"], tensors["c.conv.bias"])
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.fixture(scope="module")

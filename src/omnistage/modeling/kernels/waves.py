@@ -1,25 +1,43 @@
 """Convolutions over time, and what bends samples between them: with torch, and with the compiled library.
 
 Tensors are [batch, channels, time]; the input of a convolution has its past in front, so that it makes `time - past` outputs,
-past = (kernel - 1) * dilation. What states hold pasts is `modeling.streaming`'s and the models' business.
+past = (kernel - 1) * dilation. A chain of them takes and gives its pasts as `modeling.streaming` has states.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from omnistage.modeling.kernels.chosen import chosen_ops
+from omnistage.modeling.kernels.frames import KernelFrames, TorchFrames
 from omnistage.modeling.kernels.native import KernelOps
-from omnistage.modeling.kernels.structs import INT, POINTER
+from omnistage.modeling.kernels.structs import INT, POINTER, address, numbers
 
 Convolve = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 """`convolve(held, added)`: [batch, in, past + time] -> [batch, out, time], plus `added` where that is not None."""
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """Snake, and a convolution of what it makes. `past`: how many of that convolution's inputs later outputs need. `adds`: to its
+    output the input of the link before."""
+
+    alpha: torch.Tensor
+    by_beta: torch.Tensor
+    convolve: Convolve
+    past: int
+    adds: bool = False
+
+
+Chained = Callable[[torch.Tensor, Sequence[torch.Tensor]], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
+"""`chained(x, state)`: what becomes of `x` in all links, and the state behind it: of each link that has a past, the last `past`
+inputs of its convolution, bent already, or as many as there are."""
 
 _PLACE = (POINTER, INT, INT)
 """Address of a tensor, and how far apart sequences and channels lie in it."""
@@ -29,6 +47,10 @@ class TorchWaves:
     """Computes with torch, in any dtype."""
 
     name = "torch"
+
+    def __init__(self) -> None:
+        self.frames = TorchFrames()
+        """What a decoder computes with before it makes waves."""
 
     def convolution(self, weight: torch.Tensor, bias: torch.Tensor, dilation: int = 1) -> Convolve:
         """`weight` [out, in, kernel], `bias` [out]; both are copied. In float32 one product of matrices per tap, which takes
@@ -57,6 +79,28 @@ class TorchWaves:
         bent.mul_(bent)
         torch.addcmul(x, bent, by_beta[:, None], out=bent)
 
+    def chain(self, links: Sequence[Link]) -> Chained:
+        """All links, one behind another."""
+
+        def chained(x: torch.Tensor, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+            pasts, kept, before = iter(state), [], None
+            for link in links:
+                held = self._bent(link, next(pasts) if link.past else x[..., :0], x)
+                if link.past:
+                    kept.append(held[..., max(0, held.shape[-1] - link.past) :].clone())
+                before, x = x, link.convolve(held, before if link.adds else None)
+            return x, tuple(kept)
+
+        return chained
+
+    def _bent(self, link: Link, past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """`past` as it is, and behind it what becomes of `x`: [batch, channels, past + time]."""
+        start = past.shape[-1]
+        held = x.new_empty(*x.shape[:-1], start + x.shape[-1])
+        held[..., :start] = past
+        self.snake(x, link.alpha, link.by_beta, held[..., start:])
+        return held
+
 
 class KernelWaves(TorchWaves):
     """Computes with a compiled library, in float32 on a CPU. Raises OSError where it cannot be loaded."""
@@ -65,11 +109,14 @@ class KernelWaves(TorchWaves):
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
+        self.frames = KernelFrames(library)
         self._convolve = library.convolve_f32
         self._convolve.argtypes = [POINTER, *_PLACE, *_PLACE, *_PLACE, INT, INT, INT]
         self._snake = library.snake_f32
         self._snake.argtypes = [*_PLACE, *_PLACE, POINTER, POINTER, INT, INT, INT, INT]
-        for function in (self._convolve, self._snake):
+        self._chain = library.chain_waves_f32
+        self._chain.argtypes = [POINTER, POINTER, INT, *_PLACE, POINTER, INT, INT, INT]
+        for function in (self._convolve, self._snake, self._chain):
             function.restype = None
 
     def convolution(self, weight: torch.Tensor, bias: torch.Tensor, dilation: int = 1) -> Convolve:
@@ -90,6 +137,11 @@ class KernelWaves(TorchWaves):
         threads = torch.get_num_threads()
         self._snake(*_place(x), *_place(out), alpha.data_ptr(), by_beta.data_ptr(), *x.shape, threads)
         return None
+
+    def chain(self, links: Sequence[Link]) -> Chained:
+        bound = [_Link.of(link) for link in links]
+        whole = [link for link in bound if link is not None]
+        return KernelChain(self._chain, whole) if len(whole) == len(bound) else super().chain(links)
 
 
 def chosen_waves() -> TorchWaves:
@@ -166,8 +218,8 @@ class KernelConvolution:
         self._weights = torch.cat([_beside(group).flatten() for group in torch.split(weight, TOGETHER)])
         self._bias = torch.cat([_beside(group[:, None, None]).flatten() for group in torch.split(bias, TOGETHER)])
         addresses = self._weights.data_ptr(), self._bias.data_ptr()
-        self._bound = _Convolution(*addresses, ins, outs, kernel, dilation, spread)
-        self._at = ctypes.byref(self._bound)
+        self.bound = _Convolution(*addresses, ins, outs, kernel, dilation, spread)
+        self._at = ctypes.byref(self.bound)
         self._ins, self._outs, self._past, self._spread = ins, outs // spread, (kernel - 1) * dilation, spread
 
     def __call__(self, held: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
@@ -183,6 +235,58 @@ class KernelConvolution:
             plus = _place(added)
         self._function(self._at, *_place(held), *plus, *_place(out), batch, time, torch.get_num_threads())
         return out
+
+
+class _Link(ctypes.Structure):
+    _fields_ = [("alpha", POINTER), ("by_beta", POINTER), ("by", _Convolution), ("adds", INT)]
+
+    @classmethod
+    def of(cls, link: Link) -> _Link | None:
+        """With the tensors that it points to; None where the library does not compute them."""
+        bends, by = (link.alpha, link.by_beta), link.convolve
+        if not isinstance(by, KernelConvolution) or any(one.dtype is not torch.float32 for one in bends):
+            return None
+        assert link.alpha.shape == link.by_beta.shape == (by.bound.ins,)
+        assert link.past == (by.bound.kernel - 1) * by.bound.dilation
+        assert link.alpha.is_contiguous() and link.by_beta.is_contiguous()
+        made = cls(link.alpha.data_ptr(), link.by_beta.data_ptr(), by.bound, link.adds)
+        made.kept = link
+        return made
+
+
+class KernelChain:
+    """A chain by one call of the library: where steps are few each call costs more than its arithmetic."""
+
+    def __init__(self, function: Callable[..., None], links: Sequence[_Link]) -> None:
+        self._function = function
+        self._links = (_Link * len(links))(*links)
+        self._kept = list(links)
+        convolutions = [link.by for link in links]
+        self._sizes = [(by.ins, (by.kernel - 1) * by.dilation, by.spread) for by in convolutions]
+        self._outs = convolutions[-1].outs // convolutions[-1].spread
+
+    def __call__(self, x: torch.Tensor, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        x = x if _readable(x) else x.contiguous()
+        batch, _, time = x.shape
+        assert x.shape[1] == self._sizes[0][0]
+        owned, kept, places, steps = [past.contiguous() for past in state], [], [], time
+        pasts = iter(owned)
+        for ins, past, spread in self._sizes:
+            if past:
+                before = next(pasts)
+                steps += before.shape[2]
+                assert before.shape[:2] == (batch, ins) and before.shape[2] <= past
+                end = before.new_empty(batch, ins, min(past, steps))
+                places += [before.data_ptr(), before.shape[2], end.data_ptr(), end.shape[2]]
+                kept.append(end)
+            else:
+                places += [0, 0, 0, 0]
+            steps = max(0, steps - past) * spread
+        out = x.new_empty(batch, self._outs, steps)
+        held = numbers(places)
+        at = ctypes.addressof(self._links), address(held), len(self._sizes)
+        self._function(*at, *_place(x), out.data_ptr(), batch, time, torch.get_num_threads())
+        return out, tuple(kept)
 
 
 def _beside(group: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.kernels.waves import TorchWaves
+from omnistage.modeling.kernels.waves import Link, TorchWaves
 from omnistage.modeling.streaming import StreamState
 from omnistage.models.qwen3_omni.settings import Code2WavSettings
 
@@ -49,117 +49,101 @@ def own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _end(held: torch.Tensor, count: int) -> torch.Tensor:
-    """The last `count` steps, or as many as there are."""
-    return held[..., max(0, held.shape[-1] - count) :].clone()
-
-
 class CausalConv:
-    """`[batch, in, padding + time] -> [batch, out, time]`: the input has its past in front. `added` is added to the output."""
+    """`[batch, in, padding + time] -> [batch, out, time]`: the input has its past in front."""
 
     def __init__(
         self, weights: Weights, name: str, in_dim: int, out_dim: int, kernel: int = KERNEL, dilation: int = 1
     ) -> None:
         bias = weights.read(f"{name}.conv.bias", [out_dim])
         weight = weights.read(f"{name}.conv.weight", [out_dim, in_dim, kernel])
-        self._convolve = weights.waves.convolution(weight, bias, dilation)
-        self._empty = bias.new_zeros(1, in_dim, (kernel - 1) * dilation)
+        self.convolve = weights.waves.convolution(weight, bias, dilation)
         self.padding = (kernel - 1) * dilation
+        self._empty = bias.new_zeros(1, in_dim, self.padding)
 
     def begin(self) -> torch.Tensor:
         return self._empty
 
-    def __call__(self, held: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        return self._convolve(held, added)
-
-
-class SnakeBeta:
-    """x + sin(x a)^2 / b, with a and b per channel; the folder has their logarithms."""
-
-    def __init__(self, weights: Weights, name: str, dim: int) -> None:
-        self._waves = weights.waves
-        self._alpha = weights.read(f"{name}.alpha", [dim]).exp()
-        self._by_beta = 1.0 / (weights.read(f"{name}.beta", [dim]).exp() + _NO_DIVISION_BY_ZERO)
-
-    def behind(self, past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """`past` as it is, and behind it what becomes of `x`: [batch, channels, past + time]."""
-        start = past.shape[-1]
-        held = x.new_empty(*x.shape[:-1], start + x.shape[-1])
-        held[..., :start] = past
-        self._waves.snake(x, self._alpha, self._by_beta, held[..., start:])
-        return held
-
-
-class ResidualUnit:
-    """x + conv(snake(dilated conv(snake(x)))). The state is the end of the dilated convolution's input."""
-
-    def __init__(self, weights: Weights, name: str, dim: int, dilation: int) -> None:
-        self._outer = SnakeBeta(weights, f"{name}.act1", dim)
-        self._wide = CausalConv(weights, f"{name}.conv1", dim, dim, dilation=dilation)
-        self._inner = SnakeBeta(weights, f"{name}.act2", dim)
-        self._narrow = CausalConv(weights, f"{name}.conv2", dim, dim, kernel=1)
-
-    def begin(self) -> torch.Tensor:
-        return self._wide.begin()
-
-    def __call__(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        held = self._outer.behind(state, x)
-        inner = self._wide(held)
-        return self._narrow(self._inner.behind(inner[..., :0], inner), x), _end(held, self._wide.padding)
+    def __call__(self, held: torch.Tensor) -> torch.Tensor:
+        return self.convolve(held, None)
 
 
 class TransposedConv:
     """See the module: [batch, in, 0 or 1 + time] -> [batch, out, time * stride]; the input has its past in front."""
 
+    padding = 1
+
     def __init__(self, weights: Weights, name: str, in_dim: int, out_dim: int, stride: int) -> None:
         bias = weights.read(f"{name}.conv.bias", [out_dim])
         weight = weights.read(f"{name}.conv.weight", [in_dim, out_dim, 2 * stride])
-        self._upsample = weights.waves.upsampling(weight, bias)
+        self.convolve = weights.waves.upsampling(weight, bias)
         self._empty = bias.new_zeros(1, in_dim, 0)
 
     def begin(self) -> torch.Tensor:
         return self._empty
 
     def __call__(self, held: torch.Tensor) -> torch.Tensor:
-        return self._upsample(held, None)
+        return self.convolve(held, None)
 
 
-class UpsamplingBlock:
-    """Snake, transposed convolution, residual units. `step_values`: values of one activation that an input step becomes."""
+class Bent:
+    """What snake, x + sin(x a)^2 / b with a and b per channel, makes of an input, and a convolution of it. The state is the end of
+    the convolution's input; the folder has the logarithms of a and b."""
 
-    def __init__(self, weights: Weights, name: str, in_dim: int, out_dim: int, rate: int) -> None:
-        self._snake = SnakeBeta(weights, f"{name}.0", in_dim)
-        self._upsample = TransposedConv(weights, f"{name}.1", in_dim, out_dim, rate)
-        self._units = [ResidualUnit(weights, f"{name}.{2 + i}", out_dim, d) for i, d in enumerate(DILATIONS)]
-        self.step_values = out_dim * rate
+    def __init__(
+        self, weights: Weights, snake: str, dim: int, by: CausalConv | TransposedConv, *, adds: bool = False
+    ) -> None:
+        alpha = weights.read(f"{snake}.alpha", [dim]).exp()
+        by_beta = 1.0 / (weights.read(f"{snake}.beta", [dim]).exp() + _NO_DIVISION_BY_ZERO)
+        self.link = Link(alpha, by_beta, by.convolve, by.padding, adds)
+        self.begun = (by.begin(),) if by.padding else ()
+
+
+def residual_unit(weights: Weights, name: str, dim: int, dilation: int) -> tuple[Bent, Bent]:
+    """x + conv(snake(dilated conv(snake(x))))."""
+    wide = CausalConv(weights, f"{name}.conv1", dim, dim, dilation=dilation)
+    narrow = CausalConv(weights, f"{name}.conv2", dim, dim, kernel=1)
+    return Bent(weights, f"{name}.act1", dim, wide), Bent(weights, f"{name}.act2", dim, narrow, adds=True)
+
+
+class Block:
+    """Some of these, one behind another. `step_values`: values of one activation that an input step becomes."""
+
+    def __init__(self, parts: Sequence[Bent], waves: TorchWaves, step_values: int) -> None:
+        self._begun = tuple(past for part in parts for past in part.begun)
+        self._chained = waves.chain([part.link for part in parts])
+        self.step_values = step_values
 
     def begin(self) -> StreamState:
-        return (self._upsample.begin(), *(unit.begin() for unit in self._units))
+        return self._begun
 
     def __call__(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, StreamState]:
-        past, *inner = state
-        held = self._snake.behind(past, x)
-        x, kept = self._upsample(held), [_end(held, 1)]
-        for unit, unit_state in zip(self._units, inner, strict=True):
-            x, unit_state = unit(x, unit_state)
-            kept.append(unit_state)
-        return x, tuple(kept)
+        return self._chained(x, state)
 
 
-class LastBlock:
-    """Snake and convolution to one channel of samples, in [-1, 1]."""
+def upsampling_block(weights: Weights, name: str, in_dim: int, out_dim: int, rate: int) -> Block:
+    """A transposed convolution, residual units."""
+    upsample = TransposedConv(weights, f"{name}.1", in_dim, out_dim, rate)
+    parts = [Bent(weights, f"{name}.0", in_dim, upsample)]
+    for place, dilation in enumerate(DILATIONS, start=2):
+        parts += residual_unit(weights, f"{name}.{place}", out_dim, dilation)
+    return Block(parts, weights.waves, out_dim * rate)
 
-    def __init__(self, weights: Weights, name: str, place: int, dim: int) -> None:
-        self._snake = SnakeBeta(weights, f"{name}.{place}", dim)
-        self._conv = CausalConv(weights, f"{name}.{place + 1}", dim, 1)
-        self.step_values = dim
 
-    def begin(self) -> torch.Tensor:
-        return self._conv.begin()
+def last_block(weights: Weights, name: str, place: int, dim: int) -> Block:
+    """A convolution to one channel."""
+    conv = CausalConv(weights, f"{name}.{place + 1}", dim, 1)
+    return Block([Bent(weights, f"{name}.{place}", dim, conv)], weights.waves, dim)
 
-    def __call__(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        held = self._snake.behind(state, x)
-        return self._conv(held).clamp_(-1, 1), _end(held, self._conv.padding)
+
+def tiles(x: torch.Tensor, steps: int) -> Sequence[torch.Tensor]:
+    """Of at most so many steps."""
+    return (x,) if x.shape[-1] <= steps else torch.split(x, steps, dim=-1)
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The reverse."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
 class WaveDecoder:
@@ -168,11 +152,11 @@ class WaveDecoder:
     def __init__(self, weights: Weights, settings: Code2WavSettings) -> None:
         dims = [settings.decoder_dim // 2**i for i in range(len(settings.rates) + 1)]
         self._first = CausalConv(weights, "decoder.0", settings.hidden_size, dims[0])
-        self._blocks: list[UpsamplingBlock | LastBlock] = [
-            UpsamplingBlock(weights, f"decoder.{1 + i}.block", dims[i], dims[i + 1], rate)
+        self._blocks = [
+            upsampling_block(weights, f"decoder.{1 + i}.block", dims[i], dims[i + 1], rate)
             for i, rate in enumerate(settings.rates)
         ]
-        self._blocks.append(LastBlock(weights, "decoder", 1 + len(settings.rates), dims[-1]))
+        self._blocks.append(last_block(weights, "decoder", 1 + len(settings.rates), dims[-1]))
 
     def begin(self) -> StreamState:
         return (self._first.begin(), *(block.begin() for block in self._blocks))
@@ -181,13 +165,13 @@ class WaveDecoder:
         """[batch, hidden, steps] -> samples [batch, any number]."""
         past, *inner = state
         held = torch.cat((past, x), dim=-1)
-        x, kept = self._first(held), [_end(held, self._first.padding)]
+        x, kept = self._first(held), [held[..., max(0, held.shape[-1] - self._first.padding) :].clone()]
         for block, block_state in zip(self._blocks, inner, strict=True):
             made = []
-            for tile in torch.split(x, max(1, TILE // (block.step_values * x.shape[0])), dim=-1):
+            for tile in tiles(x, max(1, TILE // (block.step_values * x.shape[0]))):
                 pause()
                 out, block_state = block(tile, block_state)
                 made.append(out)
-            x = torch.cat(made, dim=-1)
+            x = joined(made)
             kept.append(block_state)
-        return x[:, 0], tuple(kept)
+        return x[:, 0].clamp_(-1, 1), tuple(kept)

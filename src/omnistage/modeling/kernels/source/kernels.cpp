@@ -1,5 +1,6 @@
 // What the library offers by name, once for float32 and once for bfloat16. Python's side is modeling/kernels/native.py.
 #include "chain.h"
+#include "frames.h"
 
 #define FOR_EACH_TYPE(OFFER) OFFER(f32, float) OFFER(bf16, bfloat16)
 
@@ -37,4 +38,14 @@
 extern "C" {
 int64_t vector_lanes() { return kLanes; }
 FOR_EACH_TYPE(OFFER)
+
+// float32 only; Python's side is modeling/kernels/frames.py.
+void window_layer_f32(const WindowLayer* layer, const Window* window, float* rows, const float* keys, const float* values,
+                      float* new_keys, float* new_values, int64_t batch, int64_t frames, int64_t threads) {
+    window_layer(*layer, *window, rows, {keys, values}, {new_keys, new_values}, batch, frames, threads);
+}
+void multiply_f32(const Multiplier* by, const float* x, const float* past, float* kept, float* y, int64_t batch,
+                  int64_t frames, int64_t threads) {
+    multiply(*by, x, past, kept, y, batch, frames, threads);
+}
 }

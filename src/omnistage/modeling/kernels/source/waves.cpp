@@ -14,4 +14,9 @@ void snake_f32(const float* x, int64_t x_batch, int64_t x_channel, float* y, int
     snake({x, x_batch, x_channel}, {y, y_batch, y_channel}, alpha, by_beta, batch, channels, time, threads);
 }
 
+void chain_waves_f32(const Link* links, const Past* pasts, int64_t count, const float* x, int64_t x_batch, int64_t x_channel,
+                     float* y, int64_t batch, int64_t time, int64_t threads) {
+    chain(links, pasts, count, {x, x_batch, x_channel}, y, batch, time, threads);
+}
+
 }  // extern "C"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "tile.h"
 
@@ -15,6 +16,21 @@ struct Convolution {
     const float* weights;
     const float* bias;
     int64_t in, out, kernel, dilation, spread;
+};
+
+// A snake (see below) and a convolution of what it makes, to which the input of the link before is added where `adds` is not 0.
+struct Link {
+    const float *alpha, *by_beta;
+    Convolution by;
+    int64_t adds;
+};
+
+// The last inputs of a convolution, bent already: `past` [batch, in, steps], and where the last `kept` go to, [batch, in, kept].
+struct Past {
+    const float* at;
+    int64_t steps;
+    float* to;
+    int64_t kept;
 };
 
 // [batch, channels, time]; steps of time lie side by side.
@@ -129,6 +145,49 @@ inline void snake(const Waves<const float>& x, const Waves<float>& y, const floa
         std::memcpy(lanes, from + t, rest);
         store(lanes, bent(load(lanes)));
         std::memcpy(to + t, lanes, rest);
+    }
+}
+
+// Memory that grows and is used again.
+static inline float* room(std::vector<float>& memory, int64_t size) {
+    if (int64_t(memory.size()) < size) memory.resize(size);
+    return memory.data();
+}
+
+static inline Waves<float> packed(float* at, int64_t channels, int64_t time) { return {at, channels * time, time}; }
+
+static inline Waves<const float> read_only(const Waves<float>& waves) {
+    return {waves.at, waves.batch_stride, waves.channel_stride};
+}
+
+// `held` [batch, in, past + time] of a link: its past, and what snake makes of `x`; the end of it is kept.
+inline Waves<float> bend(const Link& link, const Past& past, const Waves<const float>& x, int64_t batch, int64_t time,
+                         int64_t threads, std::vector<float>& memory) {
+    int64_t in = link.by.in, steps = past.steps + time;
+    Waves<float> held = packed(room(memory, batch * in * steps), in, steps);
+    snake(x, {held.at + past.steps, held.batch_stride, steps}, link.alpha, link.by_beta, batch, in, time, threads);
+    for (int64_t row = 0; row < batch * in; row++) {
+        float* to = held.at + row * steps;
+        std::copy_n(past.at + row * past.steps, past.steps, to);
+        std::copy_n(to + steps - past.kept, past.kept, past.to + row * past.kept);
+    }
+    return held;
+}
+
+// The links one behind another: `x` [batch, in of the first, time] -> `y` [batch, out of the last, whatever it makes].
+inline void chain(const Link* links, const Past* pasts, int64_t count, const Waves<const float>& x, float* y, int64_t batch,
+                  int64_t time, int64_t threads) {
+    static thread_local std::vector<float> memory, made[3];  // an output, its input, and the input of the link before
+    Waves<const float> input = x, before{};
+    for (int64_t index = 0; index < count; index++) {
+        const Convolution& by = links[index].by;
+        Waves<float> held = bend(links[index], pasts[index], input, batch, time, threads, memory);
+        int64_t sums = std::max<int64_t>(0, pasts[index].steps + time - (by.kernel - 1) * by.dilation);
+        int64_t channels = by.out / by.spread, steps = sums * by.spread;
+        float* to = index == count - 1 ? y : room(made[index % 3], batch * channels * steps);
+        Waves<float> out = packed(to, channels, steps);
+        convolve(by, read_only(held), links[index].adds ? before : Waves<const float>{}, out, batch, sums, threads);
+        before = input, input = read_only(out), time = steps;
     }
 }
 
