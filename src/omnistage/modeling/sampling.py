@@ -18,6 +18,7 @@ import torch
 from omnistage.core.params import SamplingParams
 from omnistage.modeling.drawing import DRAW_SETTINGS, draw_tokens
 from omnistage.modeling.philox import uniforms
+from omnistage.modeling.repetition import SeenRows, penalise
 
 _FORBIDDEN = float("-inf")
 
@@ -26,6 +27,9 @@ Draw = Callable[[torch.Tensor, npt.NDArray[np.void] | None], list[int]]
 
 Chances = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]], npt.NDArray[np.float64]]
 """As `modeling.philox.uniforms`."""
+
+Penalise = Callable[[torch.Tensor, SeenRows], None]
+"""As `modeling.repetition.penalise`."""
 
 
 class SampleRow(msgspec.Struct, frozen=True):
@@ -75,12 +79,16 @@ def counts_output(params: SamplingParams) -> bool:
 
 
 def sample(
-    logits: torch.Tensor, rows: Sequence[SampleRow], draw: Draw = draw_tokens, chances: Chances = uniforms
+    logits: torch.Tensor,
+    rows: Sequence[SampleRow],
+    draw: Draw = draw_tokens,
+    chances: Chances = uniforms,
+    repeated: Penalise = penalise,
 ) -> list[Sampled]:
     """`logits` [R, vocab] float32, which is changed in place -> one result per row."""
     raw = _raw_logprobs(logits, rows)
     if any(_is_adjusted(row) for row in rows):
-        _adjust(logits, rows)
+        _adjust(logits, rows, repeated)
     tokens = draw(logits, _draw_settings(rows, chances))
     return [
         _with_logprobs(token if token >= 0 else None, raw.get(index), row)
@@ -135,29 +143,16 @@ def _is_adjusted(row: SampleRow) -> bool:
 
 
 @torch.inference_mode()  # logits that were made so may only be changed so
-def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
+def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow], repeated: Penalise = penalise) -> None:
     """In place, and sparse: only the entries of tokens that were seen or named are touched."""
-    _repeat(logits, rows)
+    penalties = [row.params.repetition_penalty for row in rows]
+    if any(penalty != 1.0 for penalty in penalties):
+        repeated(logits, SeenRows.of(penalties, [row.seen for row in rows]))
     _reduce(logits, rows)
     places = [(index, int(token)) for index, row in enumerate(rows) for token in row.forbidden]
     if places:
         at_rows, at_tokens = zip(*places, strict=True)
         logits[list(at_rows), list(at_tokens)] = _FORBIDDEN
-
-
-def _repeat(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
-    """Repetition penalty over all that was seen: positive logits are divided by it, negative ones multiplied."""
-    asked = [index for index, row in enumerate(rows) if row.params.repetition_penalty != 1.0 and len(row.seen)]
-    if not asked:
-        return
-    seen = [np.array(rows[index].seen, np.int64) for index in asked]
-    counts = [len(tokens) for tokens in seen]
-    penalties = np.array([rows[index].params.repetition_penalty for index in asked], np.float32)
-    places = torch.from_numpy(np.repeat(asked, counts)).to(logits.device)
-    tokens = torch.from_numpy(np.concatenate(seen)).to(logits.device)
-    penalty = torch.from_numpy(np.repeat(penalties, counts)).to(logits.device)
-    values = logits[places, tokens]
-    logits[places, tokens] = torch.where(values > 0, values / penalty, values * penalty)
 
 
 def _reduce(logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:

@@ -24,6 +24,7 @@ from omnistage.modeling.kernels.blocks import (
 )
 from omnistage.modeling.linear import PanelLinear, embedded
 from omnistage.modeling.philox import uniforms
+from omnistage.modeling.repetition import SeenRows, penalise
 from omnistage.modeling.step import ARStep, StepRows
 
 
@@ -185,6 +186,10 @@ class TorchOps:
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
         """See `draw_tokens`."""
         return draw_tokens(logits, settings)
+
+    def penalise(self, logits: torch.Tensor, seen: SeenRows) -> None:
+        """See `modeling.repetition.penalise`."""
+        penalise(logits, seen)
 
     def uniforms(
         self, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], streams: npt.NDArray[np.uint32]

@@ -48,6 +48,7 @@ from omnistage.modeling.kernels.structs import (
 )
 from omnistage.modeling.kernels.whole import BoundChain, BoundDecoder
 from omnistage.modeling.linear import PanelLinear
+from omnistage.modeling.repetition import SeenRows
 from omnistage.modeling.step import ARStep, StepRows
 
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -75,8 +76,9 @@ class KernelOps(TorchOps):
         self._decoder = self._pair("decoder", [POINTER] * 5)
         self._chain = self._pair("chain", [POINTER] * 3)
         self._draw = self._function("draw_tokens", [POINTER] * 3 + [INT] * 4)
+        self._penalise = self._function("repeat_penalty", [*[POINTER] * 4, INT, INT])
         self._uniforms = self._function("draw_uniforms", [*[POINTER] * 4, INT])
-        self._drawn_from: torch.Tensor | None = None  # the next step's logits are mostly the same memory
+        self._drawn_from: torch.Tensor | None = None
         self._drawn_at: tuple[int, int, int] | None = None
         self._attentions: WeakKeyDictionary[AttentionWeights, AttentionBlock | None] = WeakKeyDictionary()
         self._decoders: WeakKeyDictionary[DecoderWeights, BoundDecoder | None] = WeakKeyDictionary()
@@ -239,16 +241,25 @@ class KernelOps(TorchOps):
         return out
 
     def draw(self, logits: torch.Tensor, settings: npt.NDArray[np.void] | None) -> list[int]:
-        if logits is not self._drawn_from:
-            self._drawn_from, self._drawn_at = logits, self._place_of(logits)
-        if self._drawn_at is None:
+        place = self._place_of(logits)
+        if place is None:
             return super().draw(logits, settings)
         assert settings is None or settings.dtype == DRAW_SETTINGS
-        at, rows, vocab = self._drawn_at
+        at, rows, vocab = place
         tokens = numbers(bytes(rows * 8))
         asked = None if settings is None else settings.ctypes.data
         self._draw(at, asked, address(tokens), rows, vocab, NUCLEUS_CANDIDATES, torch.get_num_threads())
         return tokens.tolist()
+
+    def penalise(self, logits: torch.Tensor, seen: SeenRows) -> None:
+        place = self._place_of(logits)
+        if place is None:
+            super().penalise(logits, seen)
+            return
+        at, rows, vocab = place
+        assert rows == len(seen.penalties) == len(seen.counts) and sum(seen.counts) == len(seen.tokens)
+        given = [address(one) for one in seen]
+        self._penalise(at, *given, rows, vocab)
 
     def uniforms(
         self, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], streams: npt.NDArray[np.uint32]
@@ -264,10 +275,12 @@ class KernelOps(TorchOps):
     # ---- bindings ----
 
     def _place_of(self, logits: torch.Tensor) -> tuple[int, int, int] | None:
-        """Address, rows and vocabulary of logits that the library can read."""
-        if logits.dtype is not torch.float32 or not self._serves(logits):
-            return None
-        return logits.data_ptr(), logits.shape[0], logits.shape[1]
+        """Address, rows and vocabulary of logits that the library can read. The next step's are mostly the same memory."""
+        if logits is not self._drawn_from:
+            is_read = logits.dtype is torch.float32 and self._serves(logits)
+            self._drawn_at = (logits.data_ptr(), *logits.shape) if is_read else None
+            self._drawn_from = logits
+        return self._drawn_at
 
     def _bound(self, weights: DecoderWeights, cache: PagedCache) -> BoundDecoder | None:
         dtype = cache.shape.dtype

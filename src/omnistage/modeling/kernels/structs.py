@@ -146,7 +146,7 @@ def numbers(given: Iterable[int] | bytes) -> array[int]:
     return array("q", given)
 
 
-def address(of: array[int]) -> int:
+def address(of: array[int] | array[float]) -> int:
     return of.buffer_info()[0]
 
 

@@ -145,7 +145,8 @@ class ARRunner:
         assert launched is not None
         sampled: list[Sampled] = []
         if launched.samples:
-            sampled = sample(launched.made.logits, launched.samples, self.ops.draw, self.ops.uniforms)
+            ops = self.ops
+            sampled = sample(launched.made.logits, launched.samples, ops.draw, ops.uniforms, ops.penalise)
         drawn = iter(self._completed(launched, sampled))
         results: list[RowResult] = []
         for index, row in enumerate(launched.plan.rows):

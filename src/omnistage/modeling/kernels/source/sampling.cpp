@@ -252,6 +252,17 @@ void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tok
     }
 }
 
+void repeat_penalty(float* logits, const float* penalties, const int64_t* counts, const int64_t* tokens, int64_t rows,
+                    int64_t vocab) {
+    for (int64_t row = 0; row < rows; row++, logits += vocab) {
+        for (const int64_t* end = tokens + counts[row]; tokens < end; tokens++) {
+            if (*tokens < 0 || *tokens >= vocab) continue;
+            float& logit = logits[*tokens];
+            logit = logit > 0 ? logit / penalties[row] : logit * penalties[row];
+        }
+    }
+}
+
 void draw_uniforms(const uint64_t* seeds, const uint64_t* positions, const uint32_t* streams, double* chances,
                    int64_t count) {
     for (int64_t row = 0; row < count; row++) {

@@ -14,6 +14,11 @@ struct DrawSettings {
 extern "C" void draw_tokens(const float* logits, const DrawSettings* settings, int64_t* tokens, int64_t rows,
                             int64_t vocab, int64_t few, int64_t threads);
 
+// In place: of each row of `logits` [rows, vocab] those of `tokens`, `counts` of them, one row's behind another's. What is positive
+// is divided by the row's penalty, what is not is multiplied. Only tokens of the vocabulary are touched.
+extern "C" void repeat_penalty(float* logits, const float* penalties, const int64_t* counts, const int64_t* tokens, int64_t rows,
+                               int64_t vocab);
+
 // One number in [0, 1) of each row, by `seeds` and `positions` [count] and `streams` [count, 2] (Philox4x32-10, modeling/philox.py).
 extern "C" void draw_uniforms(const uint64_t* seeds, const uint64_t* positions, const uint32_t* streams, double* chances,
                               int64_t count);
