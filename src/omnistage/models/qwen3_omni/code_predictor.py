@@ -50,6 +50,7 @@ class CodePredictor:
             device=norm.device,
         )
         self._cache = PagedCache(self._cache_shape, 1)
+        self._steps: dict[int, StepRows] = {}
 
     def predict(
         self, hidden: torch.Tensor, firsts: torch.Tensor, draws: Sequence[SampleRow], ops: TorchOps
@@ -58,13 +59,21 @@ class CodePredictor:
         count = len(hidden)
         if count > self._cache.num_blocks:
             self._cache = PagedCache(self._cache_shape, max(count, 2 * self._cache.num_blocks))
-        shape = self._cache_shape
-        table = BlockTable.of([[block] for block in range(count)])
-        step = StepRows(table, range(count), [0] * count, [2] * count, shape.block_size, shape.device)
-        step.logit_rows = range(1, 2 * count, 2)
+        step = self._step(count)
         step.embeds = torch.stack([hidden, firsts], dim=1).flatten(0, 1)
         settings = draw_settings(draws, len(self._chain.links), ops.uniforms)
         return ops.chain(self._chain, step, self._rotations, self._cache, settings)
+
+    def _step(self, count: int) -> StepRows:
+        """Of `count` rows. It is the same for every frame, but for what they begin with."""
+        found = self._steps.get(count)
+        if found is None:
+            shape = self._cache_shape
+            table = BlockTable.of([[block] for block in range(count)])
+            found = StepRows(table, range(count), [0] * count, [2] * count, shape.block_size, shape.device)
+            found.logit_rows = range(1, 2 * count, 2)
+            self._steps[count] = found
+        return found
 
 
 def draw_settings(draws: Sequence[SampleRow], count: int, chances: Chances = uniforms) -> npt.NDArray[np.void] | None:

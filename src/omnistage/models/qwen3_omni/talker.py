@@ -11,8 +11,10 @@ the code predictor. The thinker's table of embeddings stays in its file: only ro
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -121,8 +123,11 @@ class Talker:
         """See `FramedModel`."""
         if not frames:
             return torch.empty(0, self.hidden_size, dtype=self.dtype)
-        said = F.embedding_bag(torch.tensor(frames) + self._starts, self._parts.codes, mode="sum")
-        return said + self._side_rows(sides, ops)
+        codes = torch.frombuffer(array("q", chain.from_iterable(frames)), dtype=torch.int64)
+        rows = (codes.view(len(frames), -1) + self._starts).view(-1)  # of the joined table
+        begins = torch.arange(0, len(rows), len(self._starts))
+        said = F.embedding_bag(rows, self._parts.codes, begins, mode="sum")
+        return said.add_(self._side_rows(sides, ops))
 
     def complete(
         self, hidden: torch.Tensor, tokens: Sequence[int], draws: Sequence[SampleRow], ops: TorchOps
@@ -137,9 +142,11 @@ class Talker:
         return self._parts.text_projection(self._parts.text[ids].to(self.dtype), ops)
 
     def _side_rows(self, sides: Sequence[int], ops: TorchOps) -> torch.Tensor:
-        """[R, hidden]. Most rows of speech have no text any more, and what stands for it is computed once."""
+        """[R, hidden], or [hidden] for all. Most rows of speech have no text any more, and what stands for it is computed once."""
         if self._known_by is not ops:
             self._known, self._known_by = self._text_rows(torch.tensor([self._ids.end, self._ids.pad]), ops), ops
+        if all(side == PAD for side in sides):
+            return self._known[1]
         rows = self._known[torch.tensor([int(side == PAD) for side in sides])]
         at = [place for place, side in enumerate(sides) if side >= 0]
         if at:
