@@ -138,6 +138,22 @@ def test_choices_of_a_request_make_frames_of_their_own(llama: Path) -> None:
     assert frames(heard) == alone(llama, SAMPLED)[:6]
 
 
+def test_a_choice_that_has_ended_is_fed_no_more(llama: Path) -> None:
+    """Fault: text that comes after one choice has ended fails the other one with it."""
+    params = SamplingParams(temperature=2.0, seed=4, n=2, max_tokens=6, logit_bias={END: 5.0, BROKEN: -100.0})
+    engine = framed_engine(llama)
+    begin(engine, "one", params)
+    heard: list[Any] = []
+    for seq, side in enumerate([*SIDES, SIDES[0]], start=1):
+        heard += drain(engine).get("one", Heard()).outputs
+        feed(engine, "one", seq, {"sides": [side]}, last=seq > len(SIDES))
+    heard += drain(engine).get("one", Heard()).outputs
+    found = Heard(heard)
+    assert found.error is None
+    assert len(found.tokens(0)) != len(found.tokens(1))
+    expect_empty(engine)
+
+
 def bias_to(token: int, **changes: Any) -> SamplingParams:
     return SamplingParams(temperature=0.0, logit_bias={token: 100.0}, max_tokens=4, **changes)
 

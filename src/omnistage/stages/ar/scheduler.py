@@ -152,10 +152,10 @@ class Scheduler:
             sequence.prompt_len = len(sequence.tokens)
 
     def supply(self, key: SequenceKey, sides: Sequence[int], *, all_there: bool) -> None:
-        """Sides that a sequence of frames may wait for; `all_there`: no more come."""
-        sequence = self._sequences[key]
+        """Sides that a sequence of frames may wait for; `all_there`: no more come. One that has ended is fed no more."""
+        sequence = self._sequences.get(key)
         self._is_stalled = False
-        if sequence.frames is not None:
+        if sequence is not None and sequence.frames is not None:
             sequence.frames.supply(sides, all_there=all_there)
 
     def close_prompt(self, key: SequenceKey, max_len: int) -> None:
