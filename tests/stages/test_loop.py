@@ -66,9 +66,10 @@ class Owner:
 
 
 class CountingHost(StageHost):
-    """Counts steps; `crash` makes the next one raise."""
+    """Counts steps, and looks at the figures; `crash` makes the next step raise."""
 
     steps = 0
+    looks = 0
     crash = False
 
     def step(self) -> list[WorkerEvent]:
@@ -76,6 +77,10 @@ class CountingHost(StageHost):
         if self.crash:
             raise SystemError("a fault of the host itself")
         return super().step()
+
+    def measure(self) -> None:
+        self.looks += 1
+        super().measure()
 
 
 class Running:
@@ -135,6 +140,18 @@ def test_mail_posted_while_the_stage_loads_is_served_after(running: Running) -> 
     assert running.owner.loads[0][0] == 0
     assert running.loop.first_step_done
     assert running.loop.gauges()["running"] == 0
+
+
+def test_a_busy_stage_is_looked_at_now_and_then_and_an_idle_one_after_its_last_step(running: Running) -> None:
+    """Fault: figures that are taken at every step, or that are of a request which has left."""
+    running.may_load.set()
+    running.submit(" ".join("a" * 200))
+    assert running.owner.heard(StageDone)
+    running.cancel()  # what is heard next was said after the figures had been taken
+    assert running.owner.heard(CancelDone)
+    assert running.loop.gauges()["held"] == 0
+    assert running.loop.gauges()["steps_total"] >= 200
+    assert running.host.looks < 100
 
 
 def test_an_idle_loop_takes_no_steps(running: Running) -> None:

@@ -46,10 +46,11 @@ class Tensor:
         return cls(TensorSpec(array.dtype.name, tuple(array.shape)), memoryview(data))
 
     def copy_to(self, view: memoryview) -> None:
-        match self:
-            case Tensor(buffer=memoryview() as buffer):
-                view[:] = buffer.cast("B")
-            case Tensor(reference=TensorSource() as source):
+        if self.buffer is not None:
+            view[:] = self.buffer.cast("B")
+            return
+        match self.reference:
+            case TensorSource() as source:
                 source.copy_to(view)
             case _:
                 raise ConnectorError("a tensor with neither a buffer nor a source cannot be copied")
@@ -138,12 +139,12 @@ class Concatenated:
     """Tensors of equal dtype and trailing shape as one along the first axis; copying them is still one copy."""
 
     parts: tuple[TensorSource, ...]
+    spec: TensorSpec = field(init=False)
 
-    @property
-    def spec(self) -> TensorSpec:
+    def __post_init__(self) -> None:
         first = self.parts[0].spec
-        rows = sum(part.spec.shape[0] for part in self.parts)
-        return TensorSpec(first.dtype, (rows, *first.shape[1:]))
+        rows = sum([part.spec.shape[0] for part in self.parts])
+        object.__setattr__(self, "spec", TensorSpec(first.dtype, (rows, *first.shape[1:])))
 
     def copy_to(self, view: memoryview) -> None:
         start = 0
@@ -157,14 +158,14 @@ def merge(payloads: list[MultimodalPayload]) -> MultimodalPayload:
     """Several captures as one: tensors joined along the first axis, strings and lists joined, other metadata: the last wins."""
     if len(payloads) == 1:
         return payloads[0]
-    tensors: dict[str, TensorSource] = {}
-    for name in dict.fromkeys(name for payload in payloads for name in payload.tensors):
-        parts = tuple(payload.tensors[name] for payload in payloads if name in payload.tensors)
-        tensors[name] = parts[0] if len(parts) == 1 else Concatenated(parts)
+    parts: dict[str, list[TensorSource]] = {}
     metadata: dict[str, Any] = {}
     for payload in payloads:
+        for name, tensor in payload.tensors.items():
+            parts.setdefault(name, []).append(tensor)
         for key, value in payload.metadata.items():
             held = metadata.get(key)
             joins = type(value) in (str, list) and type(held) is type(value)
             metadata[key] = held + value if joins else value
+    tensors = {name: Concatenated(tuple(found)) if len(found) > 1 else found[0] for name, found in parts.items()}
     return MultimodalPayload(tensors, metadata)

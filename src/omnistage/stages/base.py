@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from omnistage.core.errors import ErrorInfo
 from omnistage.core.payload import MultimodalPayload
@@ -55,8 +57,7 @@ class StageRequest:
         return PreparedInput(value, took_s, took_s)
 
 
-@dataclass(frozen=True, slots=True)
-class StageOutput:
+class StageOutput(msgspec.Struct, frozen=True):
     """What one step did for one request.
 
     `capture` is what the stage made (tensors and metadata); edges pick from it. `consumed` lists (source, seq) up to
@@ -68,8 +69,8 @@ class StageOutput:
     capture: MultimodalPayload | None = None
     consumed: tuple[tuple[int, int], ...] = ()
     finish_reason: str | None = None
-    usage: Usage = field(default_factory=Usage)
-    times: StageTimes = field(default_factory=StageTimes)
+    usage: Usage = Usage()
+    times: StageTimes = StageTimes()
     error: ErrorInfo | None = None
     copied: tuple[tuple[int, int], ...] = ()
 

@@ -63,8 +63,8 @@ class OutgoingEdgeState:
         return self.credits is None or self.credits > 0
 
     def add(self, part: MultimodalPayload) -> None:
-        units = 1 if self.edge.unit == "items" else _rows(part)
-        nbytes = part.nbytes
+        rows, nbytes = _size(part)
+        units = 1 if self.edge.unit == "items" else rows
         self.parts.append((part, units, nbytes))
         self.units += units
         self.nbytes += nbytes
@@ -105,16 +105,23 @@ class OutgoingEdgeState:
 
 @dataclass(slots=True)
 class OutgoingState:
-    """The outgoing edges of one request; `done` is the engine's last word once it has ended it."""
+    """The outgoing edges of one request; `done` is the engine's last word once it has ended it. `may_send`: something is due, or
+    may have become so since it was looked at; mostly nothing is, and the request is passed over."""
 
     request: StageRequest
     edges: dict[int, OutgoingEdgeState]
     done: StageOutput | None = None
+    may_send: bool = False
 
     @property
     def is_blocked(self) -> bool:
         """A whole chunk is waiting while the engine could still make more."""
-        return self.done is None and any(edge.is_due(False) for edge in self.edges.values())
+        return self.may_send and self.done is None and self.is_due
+
+    @property
+    def is_due(self) -> bool:
+        ended = self.done is not None
+        return any(edge.is_due(ended) for edge in self.edges.values())
 
 
 @dataclass(slots=True)
@@ -146,7 +153,7 @@ class Emitter:
         self._sends_text = final_output_type == "text"
         self._selects = dict(selects or {})
         self._max_gathered_nbytes = max_gathered_nbytes
-        self._requests: dict[str, OutgoingState] = {}
+        self._requests: dict[str, OutgoingState] = {}  # oldest first
         self.wants_room = False
 
     def __contains__(self, request_id: str) -> bool:
@@ -170,7 +177,8 @@ class Emitter:
                 raise StageFailedError(f"stage {self._stage} has no edge to stage {target}", stage=self._stage)
             is_text = self._sends_text and target == CLIENT
             edges[target] = OutgoingEdgeState(edge, None if is_text else windows.get(target), immediate=is_text)
-        self._requests[request.request_id] = OutgoingState(request, edges)
+        held = {**self._requests, request.request_id: OutgoingState(request, edges)}
+        self._requests = dict(sorted(held.items(), key=lambda item: item[1].request.order))
 
     def close(self, request_id: str) -> None:
         """Forgets a request and what was gathered for it."""
@@ -184,10 +192,12 @@ class Emitter:
             if part is not None:
                 edge.add(part)
                 self._check_size(edge)
+                state.may_send = state.may_send or edge.is_due(False)
 
     def end(self, request_id: str, done: StageOutput) -> None:
         """The engine has ended the request by itself: what is left leaves, then StageDone."""
-        self._requests[request_id].done = done
+        state = self._requests[request_id]
+        state.done, state.may_send = done, True
 
     def has_ended(self, request_id: str) -> bool:
         """The engine knows this request no more; what is left of it is here."""
@@ -196,9 +206,11 @@ class Emitter:
 
     def grant(self, request_id: str, target: int, count: int) -> None:
         """`count` more items may go to `target`, because as many have been consumed."""
-        edge = self._requests[request_id].edges.get(target)
+        state = self._requests[request_id]
+        edge = state.edges.get(target)
         if edge is None:
             return
+        state.may_send = True
         edge.granted += count
         if edge.credits is not None:
             edge.credits += count
@@ -211,27 +223,34 @@ class Emitter:
         """Sends what may leave now, oldest request first."""
         pumped = Pumped()
         self.wants_room = False
-        led: set[int] = set()  # targets for which an older request is still open
-        for state in sorted(self._requests.values(), key=lambda held: held.request.order):
+        for state in [held for held in self._requests.values() if held.may_send]:
             try:
-                self._pump_request(state, pumped, led)
+                self._pump_request(state, pumped)
             except Exception as error:  # noqa: BLE001 - a payload that cannot be put fails its own request, whatever it is
                 self.close(state.request.request_id)
                 pumped.failed.append((state.request, ErrorInfo.of(error, stage=self._stage)))
         return pumped
 
-    def _pump_request(self, state: OutgoingState, pumped: Pumped, led: set[int]) -> None:
+    def _pump_request(self, state: OutgoingState, pumped: Pumped) -> None:
         ended = state.done is not None
         for target, edge in state.edges.items():
             while edge.is_due(ended) and edge.has_credit:
-                item = self._put(state.request, edge, ended, is_oldest=target not in led)
+                item = self._put(state.request, edge, ended, is_oldest=self._oldest_of(target) is state)
                 if item is None:
                     break
                 pumped.events.append(item)
-        led.update(target for target, edge in state.edges.items() if not edge.closed)
+        state.may_send = state.is_due
         if state.done is not None and all(edge.closed for edge in state.edges.values()):
             pumped.events.append(self._stage_done(state.request, state.done))
             self.close(state.request.request_id)
+
+    def _oldest_of(self, target: int) -> OutgoingState | None:
+        """The oldest request that an edge to `target` is open for."""
+        for state in self._requests.values():
+            edge = state.edges.get(target)
+            if edge is not None and not edge.closed:
+                return state
+        return None
 
     def _put(self, request: StageRequest, edge: OutgoingEdgeState, ended: bool, *, is_oldest: bool) -> Emitted | None:
         """The next item of an edge, or None if there is no room for it."""
@@ -294,6 +313,11 @@ class Emitter:
         )
 
 
-def _rows(part: MultimodalPayload) -> int:
-    """Length of the first axis of the payload's tensors (the longest); 0 without tensors."""
-    return max((tensor.spec.shape[0] if tensor.spec.shape else 1 for tensor in part.tensors.values()), default=0)
+def _size(part: MultimodalPayload) -> tuple[int, int]:
+    """Length of the first axis of the payload's tensors (the longest), and their bytes; 0 without tensors."""
+    rows = nbytes = 0
+    for tensor in part.tensors.values():
+        spec = tensor.spec
+        rows = max(rows, spec.shape[0] if spec.shape else 1)
+        nbytes += spec.nbytes
+    return rows, nbytes

@@ -101,11 +101,11 @@ class StageHost:
         self._engine.interrupt(request_id)
 
     def gauges(self) -> dict[str, float]:
-        """The figures as of the last step."""
+        """The figures as they were measured last."""
         return self._gauges
 
     def debug_state(self) -> dict[str, Any]:
-        """What is held: requests and outputs as they are now, the engine's figures as of the last step."""
+        """What is held: requests and outputs as they are now, the engine's figures as they were measured last."""
         return {
             "requests": sorted(self._held),
             "blocked": len(self._blocked),

@@ -25,6 +25,9 @@ from omnistage.wire.messages import WorkerEvent
 IDLE_WAIT_S = 10.0
 """A sleeping loop looks up this often even if nobody calls it: a wait without a deadline could hide a lost call."""
 
+MEASURE_S = 0.1
+"""How old the figures of a busy stage may be."""
+
 
 class _Word(enum.Enum):
     """What is posted beside mail."""
@@ -75,6 +78,7 @@ class StageLoop:
         self._stopping = False
         self._step_began_s: float | None = None
         self._turns_s = 0.0
+        self._measured_s = 0.0
         self._thread = threading.Thread(target=self._main, name=f"stage-{stage_id}", daemon=True)
 
     # ---- any thread ------------------------------------------------------------------------------------------------
@@ -155,10 +159,12 @@ class StageLoop:
     def _turn(self, host: StageHost) -> bool:
         """Waits for something to do and does it; False when the loop is to end. What was read goes with the turn: a payload that
         stayed within reach of a loop that sleeps would keep the memory it lies in from everybody."""
-        mail = self._mail(host.has_work())
+        is_busy = host.has_work()
+        self._measure(host, is_busy)
+        mail = self._mail(is_busy)
         if mail is None:
             return False
-        if not (mail or host.has_work()):
+        if not (mail or is_busy):
             return True  # it only looked up
         self._step_began_s = began_s = self._clock()
         for one in mail:
@@ -171,9 +177,15 @@ class StageLoop:
         self.first_step_done = host.engine_stepped  # a turn that only read mail says nothing about the model
         if events:
             self._owner.report(events)
-        host.measure()
         self._turns_s += self._clock() - began_s
         return True
+
+    def _measure(self, host: StageHost, is_busy: bool) -> None:
+        """Nobody looks at the figures as often as a small model makes a step."""
+        now_s = self._clock()
+        if not is_busy or now_s >= self._measured_s + MEASURE_S:
+            self._measured_s = now_s
+            host.measure()
 
     def _mail(self, is_busy: bool) -> list[Mail | _Word] | None:
         """All that has been posted, None when the loop is to end. One that is not busy sleeps first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from omnistage.core.payload import MultimodalPayload, merge
 from omnistage.stages.ar.block_manager import BlockManager
-from omnistage.stages.ar.frames import FedFrame, FrameState
+from omnistage.stages.ar.frames import FedFrame, FrameSource, FrameState
 from omnistage.stages.ar.plan import SequenceKey
 from omnistage.stages.ar.scheduler import Limits, Scheduler
 from omnistage.stages.ar.sequence import SequenceState
@@ -61,3 +62,12 @@ def test_a_side_wakes_a_scheduler_that_had_nothing_to_do() -> None:
     scheduler.supply(row.key, [7], all_there=False)
     assert scheduler.has_work()
     assert scheduler.schedule().rows[0].frames == (FedFrame((5, 6), 7),)
+
+
+def test_frames_on_their_way_out_are_rows_of_numbers() -> None:
+    """Fault: numbers of another width, or frames that lie one over another."""
+    said = [MultimodalPayload({"frames": FrameSource(codes)}) for codes in ((1, 2, 70_000), (4, 5, 6))]
+    assert said[0].nbytes == 12
+    assert said[0].copied().numpy("frames").tolist() == [[1, 2, 70_000]]
+    whole = merge(said).numpy("frames")
+    assert (whole.dtype.name, whole.tolist()) == ("int32", [[1, 2, 70_000], [4, 5, 6]])

@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import logging
 import time
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import ErrorInfo, OmniError, StageFailedError, UnsupportedByModelError
-from omnistage.core.payload import MultimodalPayload, Tensor
-from omnistage.core.spec import TensorSpec
+from omnistage.core.payload import MultimodalPayload
 from omnistage.modeling.protocols import Bridge, FramedModel, MediaInput, Processor
 from omnistage.modeling.tensors import TorchSource
 from omnistage.stages.ar.admission import Admission
@@ -33,6 +31,7 @@ from omnistage.stages.ar.captured import CapturedRows, Layers, joined
 from omnistage.stages.ar.choice import STOP, SampledToken
 from omnistage.stages.ar.encoding import MediaEncoder
 from omnistage.stages.ar.feeding import Feeding
+from omnistage.stages.ar.frames import FrameSource
 from omnistage.stages.ar.own_rows import Piece
 from omnistage.stages.ar.plan import PlanRow, SequenceKey, StepPlan
 from omnistage.stages.ar.requests import RequestState, StepReport
@@ -314,7 +313,7 @@ class ARStageEngine:
             return
         sequence.frames.frames.append(result.frame)
         if sequence.capture:
-            self._report(state.request_id).tensors["frames"] = _as_tensor(result.frame)
+            self._report(state.request_id).tensors["frames"] = FrameSource(result.frame)
 
     def _keep_hidden(self, sequence: SequenceState, row: PlanRow, hidden: Layers, recalled: Layers) -> None:
         """What the row captured, behind what is recalled of the blocks that were not computed."""
@@ -358,8 +357,3 @@ class ARStageEngine:
 
     def _error(self, error: Exception) -> ErrorInfo:
         return ErrorInfo.of(error, stage=self._config.model_stage)
-
-
-def _as_tensor(frame: Sequence[int]) -> Tensor:
-    """int32 [1, groups]; without numpy, which takes longer for so few numbers."""
-    return Tensor(TensorSpec("int32", (1, len(frame))), memoryview(array("i", frame)).cast("B").toreadonly())

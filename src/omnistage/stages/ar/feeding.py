@@ -33,11 +33,9 @@ class Feeding:
     def can_take(self, state: RequestState) -> bool:
         """True if `take` would change anything."""
         inbox = state.inbox
-        if inbox is None or state.is_done:
+        if inbox is None or state.has_all_inputs or state.is_done:
             return False
-        if inbox.can_advance or self._wants(state, inbox.peek()):
-            return True
-        return inbox.exhausted and not self._knows_end(state)
+        return inbox.exhausted or inbox.can_advance or self._wants(state, inbox.peek())
 
     def take(self, state: RequestState, report: StepReport) -> None:
         """Runs the bridge, uses what it made, and notes where nothing more comes. A prompt of nothing ends the request."""
@@ -56,16 +54,12 @@ class Feeding:
         extends = leader.is_open and not unit.data.keys() & {"close", "sides"}
         return not extends or leader.remaining < self._config.max_num_batched_tokens
 
-    @staticmethod
-    def _knows_end(state: RequestState) -> bool:
-        leader = state.sequences[0]
-        return not leader.is_open and (leader.frames is None or leader.frames.has_all_sides)
-
     def _note_end(self, state: RequestState) -> None:
         if state.sequences[0].is_open:
             self._close_prompt(state)
         for sequence in state.sequences:
             self._scheduler.supply(sequence.key, (), all_there=True)
+        state.has_all_inputs = True
 
     def _use(self, state: RequestState, unit: StageInput) -> None:
         match unit.data:

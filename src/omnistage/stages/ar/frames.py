@@ -7,9 +7,15 @@ missing ones are `pad`. All of it is plain ints: where a sequence is computed ag
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
+
+import msgspec
+
+from omnistage.core.spec import TensorSpec
 
 
 class FedFrame(NamedTuple):
@@ -17,6 +23,24 @@ class FedFrame(NamedTuple):
 
     codes: tuple[int, ...]
     side: int
+
+
+class FrameSource(msgspec.Struct, frozen=True):
+    """A frame on its way out, int32 [1, groups]: ints until it is copied, for many frames leave together and later."""
+
+    codes: tuple[int, ...]
+
+    @property
+    def spec(self) -> TensorSpec:
+        return _spec(len(self.codes))
+
+    def copy_to(self, view: memoryview) -> None:
+        view[:] = memoryview(array("i", self.codes)).cast("B")
+
+
+@cache
+def _spec(groups: int) -> TensorSpec:
+    return TensorSpec("int32", (1, groups))
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from omnistage.core.errors import ErrorInfo
@@ -29,7 +30,7 @@ from omnistage.stages.inbox import InboxState
 class RequestState:
     """`choices` and `sequences` have one entry per choice. `inbox` is there in stages that are fed, `prepared` in entry stages.
     `media` are encoded before the sequences may run, `encoded` by their keys those that are; `handoff` goes to other stages with
-    the first capture. Times in seconds."""
+    the first capture. `has_all_inputs`: nothing more is taken from the inbox. Times in seconds."""
 
     request: StageRequest
     params: SamplingParams
@@ -41,6 +42,7 @@ class RequestState:
     encoded: dict[str, EncodedMedia] = field(default_factory=dict)
     handoff: Mapping[str, Any] = field(default_factory=dict)
     has_embeds: bool = False
+    has_all_inputs: bool = False
     ready: bool = True
     added_s: float = field(default_factory=time.perf_counter)
     begun_s: float | None = None
@@ -99,15 +101,14 @@ class RequestState:
         )
 
 
-@dataclass(slots=True)
-class StepReport:
+class StepReport(msgspec.Struct):
     """What one step did for one request."""
 
     consumed: tuple[tuple[int, int], ...] = ()
     copied: tuple[tuple[int, int], ...] = ()
-    choices: list[dict[str, Any]] = field(default_factory=list)
-    tensors: dict[str, TensorSource] = field(default_factory=dict)
-    positions: list[int] = field(default_factory=list)
+    choices: list[dict[str, Any]] = []
+    tensors: dict[str, TensorSource] = {}
+    positions: list[int] = []
     prompt: dict[str, Any] | None = None
     error: ErrorInfo | None = None
 
