@@ -31,10 +31,11 @@ from benchmarks.rows import Benchmark, Row
 from omnistage.core.params import GenerationParams
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.folder import Section
 from omnistage.modeling.kernels.build import build
 from omnistage.modeling.kernels.waves import chosen_waves
 from omnistage.models.qwen3_omni.code2wav import Code2Wav
-from omnistage.models.qwen3_omni.settings import Section, code2wav_settings
+from omnistage.models.qwen3_omni.settings import code2wav_settings
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {

@@ -16,19 +16,19 @@ from omnistage.modeling.folder import CONFIG, WEIGHTS, read_json_if_any
 from omnistage.modeling.progress import tell_bytes
 from omnistage.obs.process import let_go_of_pages, mapped_places
 
-WEIGHTS_INDEX = "model.safetensors.index.json"
+WEIGHTS_INDEX = f"{WEIGHTS}.index.json"
 
 
-def weight_files(folder: Path, prefix: str = "") -> list[Path]:
+def weight_files(folder: Path, prefix: str = "", *, name: str = WEIGHTS) -> list[Path]:
     """The safetensors files of a folder that hold tensors whose names begin with `prefix`, all of which are there. A folder
-    with one file has no index that would say so: it is that file."""
-    index = read_json_if_any(folder, WEIGHTS_INDEX)
-    placed: Mapping[str, str] = index.get("weight_map", {}) if index else {prefix: WEIGHTS}
-    names = sorted({file for name, file in placed.items() if name.startswith(prefix)})
-    for name in names:
-        if not (folder / name).is_file():
-            raise BrokenCheckpointError(f"{folder} has no {name}; looked for the model's weights")
-    return [folder / name for name in names]
+    with one file, `name`, has no index that would say so: it is that file."""
+    index = read_json_if_any(folder, f"{name}.index.json")
+    placed: Mapping[str, str] = index.get("weight_map", {}) if index else {prefix: name}
+    files = sorted({file for tensor, file in placed.items() if tensor.startswith(prefix)})
+    for file in files:
+        if not (folder / file).is_file():
+            raise BrokenCheckpointError(f"{folder} has no {file}; looked for the model's weights")
+    return [folder / file for file in files]
 
 
 def _names(reader: Any) -> list[str]:
@@ -39,7 +39,8 @@ class WeightsReader:
     """The tensors of a folder whose names begin with `prefix`, by what follows it; files without such tensors are not opened, and
     those with some stay mapped as long as it lives. Tells how much of these tensors has been read."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, prefix: str = "") -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, prefix: str = "", *, name: str = WEIGHTS) -> None:
+        """`name`: what the file is called where there is one."""
         self._dtype = dtype
         self.folder = folder
         self._prefix = prefix
@@ -47,16 +48,16 @@ class WeightsReader:
         self._mapped: list[range] = []
         self._read_nbytes = 0
         self._total_nbytes = 0
-        for path in weight_files(folder, prefix):
+        for path in weight_files(folder, prefix, name=name):
             try:
                 reader: Any = safe_open(str(path), framework="pt")
             except (OSError, SafetensorError) as error:
                 raise BrokenCheckpointError(f"{path} cannot be read as safetensors: {error}") from None
             self._mapped += mapped_places(path)
-            for name in _names(reader):
-                if name.startswith(prefix):
-                    self._readers[name] = reader
-                    self._total_nbytes += reader.get_tensor(name).nbytes  # mapped: only its header is read
+            for tensor in _names(reader):
+                if tensor.startswith(prefix):
+                    self._readers[tensor] = reader
+                    self._total_nbytes += reader.get_tensor(tensor).nbytes  # mapped: only its header is read
 
     def names(self, under: str) -> list[str]:
         """Names that begin so, in order."""

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,60 @@ from omnistage.core.errors import BrokenCheckpointError
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
+DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An object of a JSON file. `where` is what messages call it: "config.json: thinker_config"."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def section(self, key: str) -> Section:
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, value, "an object")
+        separator = ": " if self.where.endswith(".json") else "."
+        return Section(value, f"{self.where}{separator}{key}")
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        value = self.values.get(key, default)
+        if type(value) is not int or value < least:
+            raise self.wrong(key, value, f"an integer >= {least}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.values.get(key, default)
+        if type(value) not in (int, float) or not value > 0:
+            raise self.wrong(key, value, "a number > 0")
+        return float(value)
+
+    def numbers(self, key: str, default: tuple[float, ...], count: int) -> tuple[float, ...]:
+        value = self.values.get(key, default)
+        match value:
+            case [*items] if len(items) == count and all(type(item) in (int, float) for item in items):
+                return tuple(float(item) for item in items)
+        raise self.wrong(key, value, f"a list of {count} numbers")
+
+    def integers(self, key: str, default: tuple[int, ...], *, least: int) -> tuple[int, ...]:
+        value = self.values.get(key, default)
+        match value:
+            case [*items] if all(type(item) is int and item >= least for item in items):
+                return tuple(items)
+        raise self.wrong(key, value, f"a list of integers >= {least}")
+
+    def word(self, key: str, default: str, accepted: tuple[str, ...]) -> str:
+        """One of `accepted`."""
+        value = self.values.get(key, default)
+        if value not in accepted:
+            raise self.wrong(key, value, " or ".join(accepted))
+        return str(value)
+
+    def wrong(self, key: str, value: object, accepted: str) -> BrokenCheckpointError:
+        found = "missing" if value is None else f"{value!r}"
+        return BrokenCheckpointError(f"{self.where}: {key} is {found}; accepted: {accepted}")
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from omnistage.modeling.folder import Section
 from omnistage.models.qwen3_omni import audio_encoder, encoder_layers
 from omnistage.models.qwen3_omni.audio import rows_of_frames
 from omnistage.models.qwen3_omni.audio_encoder import AudioEncoder
-from omnistage.models.qwen3_omni.settings import Section, audio_settings
+from omnistage.models.qwen3_omni.settings import audio_settings
 from tests.models.qwen3_omni.towers import expect_as_near, redrawn, saved, weights_of
 
 BANDS, CHUNK, WINDOW_ROWS = 20, 100, 26

@@ -9,10 +9,11 @@ import pytest
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
+from omnistage.modeling.folder import Section
 from omnistage.models.qwen3_omni.items import ItemReader, MediaOptions
 from omnistage.models.qwen3_omni.limits import MediaLimits
 from omnistage.models.qwen3_omni.prompts import Place
-from omnistage.models.qwen3_omni.settings import Section, media_settings, prompt_settings
+from omnistage.models.qwen3_omni.settings import media_settings, prompt_settings
 from tests.models.qwen3_omni.files import encoded_video, item
 from tests.models.qwen3_omni.test_settings import folder, settings
 from tests.references.qwen3_omni_cases import film, media_of, noise, picture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.models.qwen3_omni.settings import Section, media_settings, prompt_settings, read_config
+from omnistage.modeling.folder import Section
+from omnistage.models.qwen3_omni.settings import media_settings, prompt_settings, read_config
 from tests.tiny.qwen3_omni import PREPROCESSOR, OmniShape, omni_settings, train_tokenizer
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.models.qwen3_omni.settings import Code2WavSettings, Section, code2wav_settings
+from omnistage.modeling.folder import Section
+from omnistage.models.qwen3_omni.settings import Code2WavSettings, code2wav_settings
 
 
 def read(**own: Any) -> Code2WavSettings:

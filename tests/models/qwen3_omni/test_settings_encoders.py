@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.models.qwen3_omni.settings import AudioSettings, Section, VisionSettings, audio_settings, vision_settings
+from omnistage.modeling.folder import Section
+from omnistage.models.qwen3_omni.settings import AudioSettings, VisionSettings, audio_settings, vision_settings
 
 
 def vision(**own: Any) -> VisionSettings:

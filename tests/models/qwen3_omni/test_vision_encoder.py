@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from omnistage.modeling.folder import Section
 from omnistage.models.qwen3_omni import encoder_layers
-from omnistage.models.qwen3_omni.settings import Section, vision_settings
+from omnistage.models.qwen3_omni.settings import vision_settings
 from omnistage.models.qwen3_omni.vision_encoder import VisionEncoder
 from tests.models.qwen3_omni.towers import expect_as_near, redrawn, saved, weights_of
 

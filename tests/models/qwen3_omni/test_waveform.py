@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from omnistage.modeling.checkpoint import WeightsReader
+from omnistage.modeling.folder import Section
 from omnistage.modeling.kernels.waves import TorchWaves
 from omnistage.modeling.protocols import Interrupted
 from omnistage.modeling.streaming import (
@@ -20,7 +21,7 @@ from omnistage.modeling.streaming import (
     transposed_conv1d_state,
 )
 from omnistage.models.qwen3_omni import waveform
-from omnistage.models.qwen3_omni.settings import Section, code2wav_settings
+from omnistage.models.qwen3_omni.settings import code2wav_settings
 from omnistage.models.qwen3_omni.waveform import Bent, CausalConv, TransposedConv, WaveDecoder, Weights
 from tests.tiny.omni_codec import SMALL, write_codec
 

@@ -12,11 +12,11 @@ import torch
 
 from omnistage.core.errors import BrokenCheckpointError, StageFailedError
 from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.folder import CONFIG
+from omnistage.modeling.folder import CONFIG, Section
 from omnistage.modeling.protocols import EncodedMedia, MediaInput
 from omnistage.models.qwen3_omni.audio_encoder import AudioEncoder
 from omnistage.models.qwen3_omni.encoder_layers import EncoderWeights
-from omnistage.models.qwen3_omni.settings import Section, audio_settings, vision_settings
+from omnistage.models.qwen3_omni.settings import audio_settings, vision_settings
 from omnistage.models.qwen3_omni.vision_encoder import VisionEncoder
 
 Encoder = TypeVar("Encoder", VisionEncoder, AudioEncoder)

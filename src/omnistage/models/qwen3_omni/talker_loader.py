@@ -10,12 +10,13 @@ import torch
 from omnistage.config.stage import ARStageConfig
 from omnistage.modeling.checkpoint import WeightsReader
 from omnistage.modeling.decoder import Decoder, DecoderNames, DecoderShape, read_decoder, read_linear
+from omnistage.modeling.folder import Section
 from omnistage.modeling.kernels.chosen import chosen_layout
 from omnistage.modeling.linear import Layout, with_bias
 from omnistage.modeling.tensors import dtype_of
 from omnistage.modeling.tokenizer import load_tokenizer
 from omnistage.models.qwen3_omni.code_predictor import read_code_predictor
-from omnistage.models.qwen3_omni.settings import Section, read_config
+from omnistage.models.qwen3_omni.settings import read_config
 from omnistage.models.qwen3_omni.talker import Projection, Talker, TalkerIds, TalkerParts
 from omnistage.models.qwen3_omni.thinker import shape_of
 

@@ -16,12 +16,13 @@ from omnistage.config.stage import ARStageConfig
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import WeightsReader
 from omnistage.modeling.decoder import Decoder, DecoderShape, decoder_shape, read_decoder
+from omnistage.modeling.folder import Section
 from omnistage.modeling.kernels.chosen import chosen_layout
 from omnistage.modeling.protocols import Attend, EncodedMedia, MediaInput
 from omnistage.modeling.step import ARStep, StepRows
 from omnistage.modeling.tensors import dtype_of
 from omnistage.models.qwen3_omni.encoders import Encoders, load_encoders
-from omnistage.models.qwen3_omni.settings import Section, read_config
+from omnistage.models.qwen3_omni.settings import read_config
 
 PREFIX = "thinker."
 DEFAULT_SECTIONS = (24, 20, 20)
