@@ -16,12 +16,19 @@ from omnistage.config.stage import OutputEdge
 from omnistage.core.errors import InvalidRequestError, PayloadTooLargeError, StageFailedError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.stages.base import StageOutput, StageRequest
-from omnistage.stages.emitter import Emitter
+from omnistage.stages.emitter import TEXT_REST_S, Emitter
 from omnistage.wire.messages import CLIENT, Emitted, StageDone
 from tests.fakes import request_of
 from tests.stages.fakes import TightConnector, rows, text
 
 DONE = StageOutput("r", finish_reason="stop")
+
+
+class Clock:
+    at_s = 100.0
+
+    def __call__(self) -> float:
+        return self.at_s
 
 
 class Sender:
@@ -44,10 +51,10 @@ class Sender:
         self.emitter.end(request_id, DONE)
         return self.pump()
 
-    def pump(self) -> list[Any]:
+    def pump(self, *, is_idle: bool = False) -> list[Any]:
         """[values of the tensor, or the text, of each item; "last"; "done"] in order of leaving."""
         said: list[Any] = []
-        for event in self.emitter.pump().events:
+        for event in self.emitter.pump(is_idle=is_idle).events:
             match event:
                 case StageDone():
                     said.append("done")
@@ -229,14 +236,35 @@ def test_what_waits_for_its_end_is_bounded_and_the_edge_is_named() -> None:
         sender.make(rows(3))
 
 
-def test_text_for_the_caller_leaves_at_every_step_without_a_window() -> None:
+def test_text_for_the_caller_leaves_without_a_window() -> None:
     """Fault: a caller who reads slowly, or a chunk policy, holds back text."""
-    sender = Sender(OutputEdge(target=CLIENT, first=5, later=9), OutputEdge(target=1), final_output_type="text")
+    now = Clock()
+    sender = Sender(
+        OutputEdge(target=CLIENT, first=5, later=9), OutputEdge(target=1), final_output_type="text", clock=now
+    )
     sender.open(windows={CLIENT: 1, 1: 1})
     assert sender.make(text("a")) == ["a", "a"]
+    now.at_s += TEXT_REST_S
     sender.emitter.gather("r", text("b"))
     sender.emitter.gather("r", text("c"))
     assert sender.pump() == ["bc"]
+
+
+def test_text_of_quick_steps_leaves_together() -> None:
+    """Fault: every token of a quick model is told by itself, or the last of a pause waits for what never comes."""
+    now = Clock()
+    sender = Sender(OutputEdge(target=CLIENT), final_output_type="text", clock=now)
+    sender.open()
+    assert sender.make(text("a")) == ["a"]
+    now.at_s += TEXT_REST_S / 2
+    assert sender.make(text("b")) == []
+    assert sender.emitter.blocked() == set()
+    now.at_s += TEXT_REST_S / 2
+    assert sender.make(text("c")) == ["bc"]
+    sender.emitter.gather("r", text("d"))
+    assert sender.pump(is_idle=True) == ["d"]
+    sender.emitter.gather("r", text("e"))
+    assert sender.end() == ["e", "last", "done"]
 
 
 def test_a_fan_out_goes_at_the_pace_of_the_slowest_target() -> None:

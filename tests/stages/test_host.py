@@ -139,6 +139,16 @@ def test_a_request_that_cannot_hand_over_is_held_back_until_credit_comes() -> No
     assert stage.told() == [("ready", "r", True)]
 
 
+def test_text_waits_for_more_only_while_more_is_being_made() -> None:
+    """Fault: a caller waits for the last words of a stage that stands still, or is told every token of a quick one."""
+    stage = Stage()
+    stage.host.handle(submit(targets=(CLIENT,)))
+    assert kinds(stage.step(StageOutput("r", text("a")))) == ["Emitted"]
+    stage.engine.script.append([StageOutput("r", text("b"))])
+    assert kinds(stage.step(StageOutput("r", text("c")))) == []
+    assert kinds(stage.step()) == ["Emitted"]
+
+
 def test_a_request_that_found_no_room_goes_on_when_room_comes() -> None:
     """Fault: a refused payload is lost, or tried without end while nothing has changed."""
     stage = Stage(room=0)

@@ -6,7 +6,9 @@ A chunk leaves at `first` units while nothing of the request is in flight on its
 the first chunk, then `later`). In rows and frames everything gathered leaves at once; items, and a pinned schedule, leave
 in chunks that reach the threshold, so that their borders do not depend on credit. With `streaming=False` everything leaves at
 the end: items as one payload, rows and frames in the chunks of the pinned schedule, so that whoever tiles by them computes the
-same as with that schedule streamed. Text for the caller leaves at every step and is never windowed.
+same as with that schedule streamed. Text for the caller is never windowed: it leaves at every step, but within TEXT_REST_S of the
+last of it only when the engine has nothing more to do. So steps that take less are told together, at a fraction of the cost for
+all who hear of it, and nobody reads that fast.
 
 Requests are served in the one total order. When the connector has no room for a request, younger ones send only what
 needs none, until room comes; but the oldest request that an edge is open for has room of its own. The last item of every
@@ -18,6 +20,8 @@ Knows nothing of engines, sockets or torch.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,18 +34,22 @@ from omnistage.core.request import OmniRequest
 from omnistage.stages.base import StageOutput, StageRequest
 from omnistage.wire.messages import CLIENT, Emitted, StageDone
 
+TEXT_REST_S = 0.005
+"""How long text of a request waits for more, after text of it has left."""
+
 Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
 """`select(capture, request)`: what of a capture travels over an edge; None sends nothing of it."""
 
 
 @dataclass(slots=True)
 class OutgoingEdgeState:
-    """One outgoing edge of one request. `credits` None: not windowed. `immediate`: whatever is there leaves at once. `parts` with
-    their units and bytes."""
+    """One outgoing edge of one request. `credits` None: not windowed. `is_text`: whatever is there leaves together, from
+    `rests_until_s` on. `parts` with their units and bytes."""
 
     edge: OutputEdge
     credits: int | None
-    immediate: bool
+    is_text: bool
+    rests_until_s: float = -math.inf
     parts: deque[tuple[MultimodalPayload, int, int]] = field(default_factory=deque)
     units: int = 0
     nbytes: int = 0
@@ -52,7 +60,7 @@ class OutgoingEdgeState:
     @property
     def threshold(self) -> int:
         """Units at which the next chunk leaves."""
-        if self.immediate:
+        if self.is_text:
             return 1
         hurries = self.edge.adaptive and self.edge.streaming
         begins = self.sent == 0 or (hurries and self.granted >= self.sent)
@@ -69,16 +77,18 @@ class OutgoingEdgeState:
         self.units += units
         self.nbytes += nbytes
 
-    def is_due(self, ended: bool) -> bool:
-        """A chunk, or the bare end, is to leave now."""
+    def is_due(self, ended: bool, now_s: float) -> bool:
+        """A chunk, or the bare end, is to leave at `now_s`."""
         if self.closed or ended:
             return not self.closed
+        if now_s < self.rests_until_s:
+            return False
         return self.edge.streaming and bool(self.parts) and self.units >= self.threshold
 
     def next_parts(self) -> int:
         """How many of the gathered parts make the next chunk."""
         takes_all = not self.edge.streaming if self.edge.unit == "items" else self.edge.streaming and self.edge.adaptive
-        if self.immediate or takes_all:
+        if self.is_text or takes_all:
             return len(self.parts)
         units = 0
         for count, (_, part_units, _) in enumerate(self.parts, start=1):
@@ -91,7 +101,7 @@ class OutgoingEdgeState:
         """Rows or frames of the next `count` parts; None for an edge that counts items."""
         return None if self.edge.unit == "items" else sum(self.parts[index][1] for index in range(count))
 
-    def drop(self, count: int, *, last: bool) -> None:
+    def drop(self, count: int, *, last: bool, now_s: float) -> None:
         """`count` parts have left as one item."""
         for _ in range(count):
             _, units, nbytes = self.parts.popleft()
@@ -99,6 +109,8 @@ class OutgoingEdgeState:
             self.nbytes -= nbytes
         self.sent += 1
         self.closed = last
+        if self.is_text:
+            self.rests_until_s = now_s + TEXT_REST_S
         if self.credits is not None:
             self.credits -= 1
 
@@ -115,13 +127,16 @@ class OutgoingState:
 
     @property
     def is_blocked(self) -> bool:
-        """A whole chunk is waiting while the engine could still make more."""
-        return self.may_send and self.done is None and self.is_due
+        """A whole chunk is waiting while the engine could still make more. Text waits for nobody."""
+        if not self.may_send or self.done is not None:
+            return False
+        return any(edge.is_due(False, math.inf) for edge in self.edges.values() if not edge.is_text)
 
     @property
     def is_due(self) -> bool:
+        """Something would leave sooner or later without anything more being made."""
         ended = self.done is not None
-        return any(edge.is_due(ended) for edge in self.edges.values())
+        return any(edge.is_due(ended, math.inf) for edge in self.edges.values())
 
 
 @dataclass(slots=True)
@@ -146,6 +161,7 @@ class Emitter:
         final_output_type: str | None = None,
         selects: Mapping[int, Select] | None = None,
         max_gathered_nbytes: int = 256 * 2**20,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._outputs = {edge.target: edge for edge in outputs}
         self._connectors = connectors
@@ -153,6 +169,8 @@ class Emitter:
         self._sends_text = final_output_type == "text"
         self._selects = dict(selects or {})
         self._max_gathered_nbytes = max_gathered_nbytes
+        self._clock = clock
+        self._now_s = self._due_s = clock()  # of the pump that runs
         self._requests: dict[str, OutgoingState] = {}  # oldest first
         self.wants_room = False
 
@@ -176,7 +194,7 @@ class Emitter:
             if edge is None:
                 raise StageFailedError(f"stage {self._stage} has no edge to stage {target}", stage=self._stage)
             is_text = self._sends_text and target == CLIENT
-            edges[target] = OutgoingEdgeState(edge, None if is_text else windows.get(target), immediate=is_text)
+            edges[target] = OutgoingEdgeState(edge, None if is_text else windows.get(target), is_text)
         held = {**self._requests, request.request_id: OutgoingState(request, edges)}
         self._requests = dict(sorted(held.items(), key=lambda item: item[1].request.order))
 
@@ -192,7 +210,7 @@ class Emitter:
             if part is not None:
                 edge.add(part)
                 self._check_size(edge)
-                state.may_send = state.may_send or edge.is_due(False)
+                state.may_send = state.may_send or edge.is_due(False, math.inf)
 
     def end(self, request_id: str, done: StageOutput) -> None:
         """The engine has ended the request by itself: what is left leaves, then StageDone."""
@@ -219,9 +237,11 @@ class Emitter:
         """Requests that can hand over nothing more until credit or room comes. To be asked after `pump`."""
         return {request_id for request_id, state in self._requests.items() if state.is_blocked}
 
-    def pump(self) -> Pumped:
-        """Sends what may leave now, oldest request first."""
+    def pump(self, *, is_idle: bool = False) -> Pumped:
+        """Sends what may leave now, oldest request first. `is_idle`: nothing more is being made, so that no text waits for more."""
         pumped = Pumped()
+        self._now_s = self._clock()
+        self._due_s = math.inf if is_idle else self._now_s
         self.wants_room = False
         for state in [held for held in self._requests.values() if held.may_send]:
             try:
@@ -234,7 +254,7 @@ class Emitter:
     def _pump_request(self, state: OutgoingState, pumped: Pumped) -> None:
         ended = state.done is not None
         for target, edge in state.edges.items():
-            while edge.is_due(ended) and edge.has_credit:
+            while edge.is_due(ended, self._due_s) and edge.has_credit:
                 item = self._put(state.request, edge, ended, is_oldest=self._oldest_of(target) is state)
                 if item is None:
                     break
@@ -277,7 +297,7 @@ class Emitter:
             last=last,
             units=edge.units_of(count),
         )
-        edge.drop(count, last=last)
+        edge.drop(count, last=last, now_s=self._now_s)
         return item
 
     def _select(self, target: int, capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload | None:

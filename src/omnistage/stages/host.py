@@ -263,7 +263,7 @@ class StageHost:
 
     def _pump(self) -> list[WorkerEvent]:
         self._must_pump = False
-        pumped = self._emitter.pump()
+        pumped = self._emitter.pump(is_idle=not self._engine.has_work())
         events: list[WorkerEvent] = [*pumped.events]
         events.extend(self._fail(request, error) for request, error in pumped.failed)
         for request_id in [held for held in self._held if held not in self._emitter]:
