@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import soundfile
+from PIL import Image
 
 from omnistage.cli import generate as command
 from omnistage.cli.main import main
 from omnistage.core.errors import ErrorInfo
+from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.engine.served import ServedModel
 from omnistage.runtime.base import ReplicaStatus, RuntimeStatus
-from tests.engine.models import SPOKEN, WRITTEN
+from tests.engine.models import DRAWN, EDITED, ILLUSTRATED, SPOKEN, WRITTEN
 from tests.fakes_runtime import FakeRuntime
 
 Served = dict[str, Any]
@@ -193,3 +195,83 @@ def test_what_is_said_about_an_answer_stands_below_it(served: Served, tmp_path: 
     with log.open("a") as file, log.open("a") as errors, redirect_stdout(file), redirect_stderr(errors):
         assert call("--out", str(out)) == 0
     assert log.read_text(encoding="utf-8").splitlines() == ["Hello world.", f"wrote {out}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("cat.png", "PNG"), ("cat.JPG", "JPEG"), ("cat.jpeg", "JPEG"), ("cat.webp", "WEBP")]
+)
+def test_a_picture_goes_to_the_file(
+    served: Served, tmp_path: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a file whose content is not what its name says; text is asked for, or a blank line is all of it."""
+    served["model"] = ILLUSTRATED
+    out = tmp_path / name
+    words = (
+        "--size",
+        "64x32",
+        "--steps",
+        "5",
+        "--guidance-scale",
+        "0",
+        "--true-cfg-scale",
+        "1.5",
+        "--negative-prompt",
+        "",
+    )
+    assert call("--out", str(out), *words, "--seed", "0") == 0
+    picture = Image.open(out)
+    assert (picture.format, picture.size) == (form, (3, 2))
+    request = submitted(served)
+    assert request.stage_params[1] == DiffusionParams(
+        width=64, height=32, num_inference_steps=5, guidance_scale=0.0, true_cfg_scale=1.5, negative_prompt="", seed=0
+    )
+    told = capsys.readouterr()
+    assert (request.wants, told.out, told.err) == (("image",), "", f"wrote {out}\n")
+
+
+def test_several_pictures_are_several_files(served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: the last picture is all that is left, or they are numbered as they ended."""
+    served["model"] = DRAWN
+    assert call("--out", str(tmp_path / "a.cat.png"), "--n", "3") == 0
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["a.cat-0.png", "a.cat-1.png", "a.cat-2.png"]
+    assert [Image.open(file).getextrema()[0] for file in files] == [(0, 0), (1, 1), (2, 2)]
+    assert capsys.readouterr().err.splitlines() == [f"wrote {file}" for file in files]
+
+
+def test_a_picture_is_edited_under_a_mask(served: Served, tmp_path: Path) -> None:
+    """Fault: the mask is shown as a picture, or dropped."""
+    served["model"] = EDITED
+    for name in ("a.png", "mask.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    files = ("--image", str(tmp_path / "a.png"), "--mask", str(tmp_path / "mask.png"))
+    assert call("--out", str(tmp_path / "b.png"), *files) == 0
+    media = submitted(served).prompt.media
+    assert [(one.kind, one.data) for one in media] == [("image", b"a.png"), ("mask", b"mask.png")]
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "said"),
+    [
+        (DRAWN, (), "out: None is not accepted; accepted: a file for the image, such as answer.png"),
+        (DRAWN, ("--out", "cat.gif"), "a file name that ends in .wav"),
+        (DRAWN, ("--out", "cat.wav"), "no such file, as the answer has no sound"),
+        (SPOKEN, ("--out", "cat.png"), "no such file, as the answer has no picture"),
+        (ILLUSTRATED, ("--out", "cat.png", "--modalities", "text"), "no such file, as the answer has no picture"),
+        (ILLUSTRATED, ("--n", "2"), "n: 2 is not accepted; accepted: nothing where no pictures are made"),
+        (DRAWN, ("--out", "cat.png", "--n", "0"), "n: 0 is not accepted; accepted: a number in [1, 10]"),
+        (DRAWN, ("--out", "cat.png", "--size", "abc"), "size: 'abc' is not accepted; accepted: WIDTHxHEIGHT"),
+        (DRAWN, ("--out", "cat.png", "--size", "100000x64"), "width: 100000 is not accepted"),
+        (DRAWN, ("--out", "cat.png", "--steps", "0"), "num_inference_steps: 0 is not accepted"),
+        (DRAWN, ("--out", "cat.png", "--image", "a.png"), "this model reads text only"),
+    ],
+)
+def test_what_is_wrong_with_a_picture_is_told_before_anything_starts(
+    served: Served, model: ServedModel, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: weights are loaded for a picture that has no file, or that cannot be drawn."""
+    served["model"] = model
+    assert call(*words) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
+    assert served["runtime"].submitted == []

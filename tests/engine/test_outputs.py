@@ -9,7 +9,7 @@ from omnistage.core.request import Usage
 from omnistage.engine.admission import Ask, admit
 from omnistage.engine.outputs import failed_output, last_part, part_of, whole
 from omnistage.runtime.base import ClientClosed, ClientItem
-from tests.engine.models import SPOKEN
+from tests.engine.models import DRAWN, SPOKEN
 
 
 def item(kind: str, payload: MultimodalPayload, source: int = 0) -> OmniRequestOutput:
@@ -64,10 +64,22 @@ def test_sound_joins_along_time_and_its_description_is_not_joined() -> None:
     assert joined.metrics["attempts"] == 2
 
 
-def test_pictures_are_arrays() -> None:
-    """Fault: an image stage's picture is not among the images."""
-    part = item("image", MultimodalPayload({"image": Tensor.of(np.zeros((2, 3, 3), np.uint8))}))
-    assert [picture.shape for picture in part.images] == [(2, 3, 3)]
+def picture(value: int, **metadata: object) -> OmniRequestOutput:
+    return item("image", MultimodalPayload({"image": Tensor.of(np.full((2, 3, 3), value, np.uint8))}, metadata))
+
+
+def test_pictures_are_arrays_in_the_order_of_their_index() -> None:
+    """Fault: pictures come in the order in which they happened to end, on top of each other, or among them one on its way."""
+    steps = item("image", MultimodalPayload(metadata={"progress": {"step": 1, "steps": 4, "index": 0}}))
+    parts = [steps, picture(9, partial=0, index=1), picture(1, index=1, seed=8), picture(0, index=0, seed=7)]
+    assert [len(part.images) for part in parts] == [0, 0, 1, 1]
+    assert parts[0].multimodal_output.metadata["progress"]["step"] == 1
+    assert parts[1].multimodal_output.numpy("image").max() == 9
+    closed = ClientClosed("r", "finished", None, {0: Usage(images=2)}, {}, {0: "stop"})
+    joined = whole([*parts, last_part(DRAWN, admit(DRAWN, Ask("a")), closed)])
+    assert [(image.shape, int(image.max())) for image in joined.images] == [((2, 3, 3), 0), ((2, 3, 3), 1)]
+    assert joined.multimodal_output == MultimodalPayload({}, {"seeds": [7, 8]})
+    assert (joined.finished, joined.final_output_type, joined.metrics["usage"][0]["images"]) == (True, "image", 2)
 
 
 def test_a_failed_output_says_why() -> None:

@@ -16,7 +16,7 @@ from omnistage.engine.outputs import part_of
 from omnistage.engine.records import RecordState, RequestRecord, request_metrics
 from omnistage.obs.figures import EdgeTotals
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted
-from tests.engine.models import SPOKEN
+from tests.engine.models import DRAWN, SPOKEN
 from tests.fakes_runtime import FakeRuntime
 
 
@@ -93,6 +93,15 @@ def test_of_what_did_not_finish_counts_what_was_handed_over(streamed: bool, toke
     state.came(word("never taken", 3))
     record = state.end(None)
     assert (record.outcome, record.usage.completion_tokens, record.usage.audio_seconds) == ("aborted", tokens, seconds)
+
+
+def test_pictures_count_when_they_are_whole() -> None:
+    """Fault: a picture on its way counts as one that was made."""
+    state = RecordState(DRAWN, streamed=True)
+    for metadata in ({"partial": 0}, {"index": 0}):
+        picture = MultimodalPayload({"image": Tensor.of(np.zeros((2, 3, 3), np.uint8))}, metadata)
+        state.handed(part_of(ClientItem("r", 0, 0, "image", picture, False)))
+    assert state.end(None).usage.images == 1
 
 
 def test_a_finished_request_counts_as_its_stages_say() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,10 +12,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import soundfile
 
+from omnistage.serve.protocol.images import EditRequest
+from tests.engine.models import EDITED
+from tests.fakes_runtime import FakeRuntime
 from tests.runtime.harness import eventually
+from tests.serve.files import opened, picture_file
+from tests.serve.live import live, serving_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -84,6 +91,36 @@ def is_ready(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, ConnectionError):
         return False
+
+
+def curled(line: str, address: str, folder: Path) -> httpx.Response:
+    """What curl would send: -H, -d, and -F with a file behind @."""
+    words = shlex.split(line.replace("\\\n", " ").replace("http://127.0.0.1:8091", address))
+    url, options = words[1], list(zip(words[2::2], words[3::2], strict=True))
+    headers = dict(value.split(": ", 1) for name, value in options if name == "-H")
+    body = next((value for name, value in options if name == "-d"), None)
+    fields = [value.split("=", 1) for name, value in options if name == "-F"]
+    files = [(name, (value[1:], (folder / value[1:]).read_bytes())) for name, value in fields if value[0] == "@"]
+    data = {name: value for name, value in fields if value[0] != "@"}
+    return httpx.post(url, content=body, headers=headers, data=data if fields else None, files=files or None)
+
+
+def test_the_images_page_draws(tmp_path: Path) -> None:
+    """Fault: the page shows fields or events that there are not, or tells of fewer than there are."""
+    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`([a-z_]+)`", page.partition("## Fields")[2].partition("## Streams")[0]))
+    assert told >= EditRequest.model_fields.keys()
+    (tmp_path / "mask.png").write_bytes(picture_file(3, 2, mode="RGBA"))
+    with live(serving_of(FakeRuntime(), EDITED)) as address:
+        [block] = blocks(ROOT / "docs" / "images.md")
+        assert run(changed(block, "http://127.0.0.1:8091", address), tmp_path).split("\n")[0] == "on its way: 0"
+        assert [opened((tmp_path / name).read_bytes()).size for name in ("cat.png", "dog.png")] == [(3, 2)] * 2
+        [shell] = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+        drawn, edited = (
+            curled(f"curl {line}", address, tmp_path) for line in re.split("^curl ", shell, flags=re.MULTILINE)[1:]
+        )
+    assert [one["url"][:22] for one in drawn.json()["data"]] == ["data:image/png;base64,"] * 2
+    assert (edited.status_code, edited.json()["output_format"]) == (200, "webp")
 
 
 @pytest.mark.weights

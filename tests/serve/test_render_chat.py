@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object, logprobs_object, usage_object
-from omnistage.serve.render.sse import event
+from omnistage.serve.render.sse import encode, event
 
 TEXT = ChatFrame("chatcmpl-1", 100, "m")
 
@@ -158,6 +159,23 @@ def test_a_chunk_put_together_from_bytes_is_the_plain_object(include_usage: bool
     assert data == event(begun) + event(spoken)
 
 
+def test_pictures_are_parts_of_the_message() -> None:
+    """Fault: pictures are dropped, or their URLs are escaped, or a message without any has the field."""
+    frame = ChatFrame("c", 100, "m", content=False, images=True)
+    url = msgspec.Raw(b'"data:image/png;base64,AA+/"')
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA+/"}}
+    output = OmniRequestOutput("r", 0, "image", finished=True, finish_reason="stop")
+    reply = json.loads(encode(completion_object(frame, output, None, Usage(), [url, url])))
+    message = reply["choices"][0]["message"]
+    assert (message["content"], message["images"]) == (None, [part, part])
+    state = ChatStreamState(frame)
+    role, shown, end = read(state.images([url]), state.end(output, Usage()))
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert shown["choices"][0]["delta"] == {"images": [part]}
+    assert end["choices"][0]["finish_reason"] == "stop"
+    assert "images" not in completion_object(TEXT, output, None, Usage())["choices"][0]["message"]
+
+
 @pytest.mark.parametrize(("audio_id", "expected"), [("audio_1", "length"), (None, "stop")])
 def test_speech_that_was_cut_shows_although_its_text_is_whole(audio_id: str | None, expected: str) -> None:
     """Fault: half of an answer is spoken and the reply says that it came to its natural end."""
@@ -167,5 +185,5 @@ def test_speech_that_was_cut_shows_although_its_text_is_whole(audio_id: str | No
     chunks = read(state.text(text), state.end(ended("length"), Usage()))
     assert chunks[-1]["choices"][0]["finish_reason"] == expected
     whole = OmniRequestOutput("r", 0, "text", finished=True, finish_reason="length", outputs=(text,))
-    sound = None if audio_id is None else b""
+    sound = None if audio_id is None else msgspec.Raw(b'""')
     assert completion_object(frame, whole, sound, Usage())["choices"][0]["finish_reason"] == expected

@@ -23,7 +23,7 @@ def test_only_the_served_model_is_there() -> None:
 
 def test_figures_are_those_of_the_record() -> None:
     """Fault: a number that is counted under another's name."""
-    usage = Usage(prompt_tokens=1, cached_tokens=2, completion_tokens=3, audio_seconds=4.0)
+    usage = Usage(prompt_tokens=1, cached_tokens=2, completion_tokens=3, audio_seconds=4.0, images=5)
     assert figures_of(RequestRecord("finished", usage, 5.0, 6.0, 7.0, 3, 5.0, 6.0, [(1.0, 2)])) == RequestFigures(
-        "finished", 1, 2, 3, 4.0, 5.0, 6.0, 7.0, 0.5, ((1.0, 2),), 1.75
+        "finished", 1, 2, 3, 4.0, 5.0, 6.0, 7.0, 0.5, ((1.0, 2),), 1.75, 5
     )

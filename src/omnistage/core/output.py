@@ -29,7 +29,9 @@ class OmniRequestOutput(msgspec.Struct, frozen=True):
     """An output, or a part of one, of request `request_id`.
 
     `final_output_type`: text | audio | image | video | action | latent. `multimodal_output.tensors["audio"]` is float32
-    [samples] with metadata `sample_rate` in Hz. `finished` is set on the last part of the whole request only.
+    [samples] with metadata `sample_rate` in Hz. `images` are uint8 [height, width, channels], those of a whole output in order;
+    a streamed picture on its way is none of them, but stands in `multimodal_output.tensors["image"]` with metadata `partial`.
+    `finished` is set on the last part of the whole request only.
     """
 
     request_id: str

@@ -17,6 +17,8 @@ from omnistage.core.errors import InvalidRequestError, did_you_mean, shortened
 MAX_SEED = 2**64 - 1
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+MAX_PICTURES = 10
+MAX_PARTIAL_IMAGES = 3
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 
@@ -102,7 +104,8 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True, tag="generatio
 
 
 class DiffusionParams(msgspec.Struct, frozen=True, kw_only=True, tag="diffusion", forbid_unknown_fields=True):
-    """How a diffusion stage denoises. Sizes in pixels; None takes the model's default; a guidance of 0 or 1 means that."""
+    """How a diffusion stage denoises. Sizes in pixels; None takes the model's default; a guidance of 0 or 1 means that.
+    `partial_images`: how many unfinished states of each picture a streamed answer shows."""
 
     n: int = 1
     height: int | None = None
@@ -112,9 +115,11 @@ class DiffusionParams(msgspec.Struct, frozen=True, kw_only=True, tag="diffusion"
     true_cfg_scale: float | None = None
     negative_prompt: str | None = None
     seed: int | None = None
+    partial_images: int = 0
 
     def __post_init__(self) -> None:
-        _within("n", self.n, 1, 10)
+        _within("n", self.n, 1, MAX_PICTURES)
+        _within("partial_images", self.partial_images, 0, MAX_PARTIAL_IMAGES)
         for name, value, high in (
             ("height", self.height, 16384),
             ("width", self.width, 16384),

@@ -3,6 +3,10 @@
 Pure. The payload of a text item carries metadata `choices`, a list of what was added to a choice: `index`, and, each
 optional, `text`, `token_ids`, `finish_reason`, `logprobs`. Media carry tensors named after their modality. Durations in
 seconds.
+
+A picture carries metadata `index` (which of the request's pictures it is; 0 where it says nothing) and `seed`. A streamed request
+has, before it, items of metadata alone, `progress` = {step, steps, index}, and pictures on their way, whose metadata have `partial`
+(0, 1, ...). Neither is a part of the whole answer.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ def part_of(item: ClientItem) -> OmniRequestOutput:
     if kind == "text":
         choices = _joined_choices([_completion(choice) for choice in item.payload.metadata.get("choices", ())])
         return OmniRequestOutput(item.request_id, item.source, kind, finished=False, outputs=choices)
-    images = tuple(item.payload.numpy(name) for name in item.payload.tensors) if kind == "image" else ()
+    is_whole = kind == "image" and "partial" not in item.payload.metadata
+    images = tuple(item.payload.numpy(name) for name in item.payload.tensors) if is_whole else ()
     return OmniRequestOutput(
         item.request_id, item.source, kind, finished=False, multimodal_output=item.payload, images=images
     )
@@ -84,12 +89,29 @@ def usage_of(model: ServedModel, output: OmniRequestOutput) -> Usage:
 def whole(parts: Sequence[OmniRequestOutput]) -> OmniRequestOutput:
     """One output out of all parts of an answer, the last of which is the one that ended it."""
     last = parts[-1]
+    media = [part.multimodal_output for part in parts if part.multimodal_output.tensors and not is_picture(part)]
+    pictures = sorted((part for part in parts if part.images), key=_index)
     return replace(
         last,
         outputs=_joined_choices([completion for part in parts for completion in part.outputs]),
-        multimodal_output=_joined_media([part.multimodal_output for part in parts if part.multimodal_output.tensors]),
-        images=tuple(image for part in parts for image in part.images),
+        multimodal_output=_with_seeds(_joined_media(media), pictures),
+        images=tuple(image for part in pictures for image in part.images),
     )
+
+
+def is_picture(part: OmniRequestOutput) -> bool:
+    """True for a whole picture and for one on its way."""
+    return "image" in part.multimodal_output.tensors
+
+
+def _with_seeds(media: MultimodalPayload, pictures: Sequence[OmniRequestOutput]) -> MultimodalPayload:
+    """With metadata `seeds`, of each picture, where there are pictures: with its own each of them can be drawn again alone."""
+    seeds = [part.multimodal_output.metadata.get("seed") for part in pictures]
+    return MultimodalPayload(media.tensors, {**media.metadata, "seeds": seeds}) if pictures else media
+
+
+def _index(part: OmniRequestOutput) -> int:
+    return int(part.multimodal_output.metadata.get("index", 0))
 
 
 def _completion(choice: Mapping[str, Any]) -> CompletionOutput:

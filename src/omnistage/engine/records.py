@@ -1,6 +1,6 @@
 """What became of one request, in numbers: noted as its items come, told when its consumer has seen the end.
 
-A request counts as its consumer saw it: one whose consumer has left was aborted, whatever the stages still did. Tokens and audio
+A request counts as its consumer saw it: one whose consumer has left was aborted, whatever the stages still did. Tokens and media
 of a finished request are those of its stages' usage; of any other, what was handed to a consumer that streams. Times are seconds
 since arrival, None for what never came. Knows nothing of runtimes' insides or of HTTP.
 
@@ -92,6 +92,7 @@ class RecordState:
         self.record.usage = Usage(
             completion_tokens=held.completion_tokens + sum(len(choice.token_ids) for choice in part.outputs),
             audio_seconds=held.audio_seconds + _audio_seconds(part),
+            images=held.images + len(part.images),
         )
 
     def end(self, closed: ClientClosed | None) -> RequestRecord:

@@ -36,6 +36,7 @@ class RequestFigures:
     tpot_s: float | None = None
     token_gaps: tuple[tuple[float, int], ...] = ()
     rtf: float | None = None
+    images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class ServerMetrics:
             "tokens", "Tokens, by kind (prompt, cached, completion) and outcome", "kind", "outcome"
         )
         self._audio = self.counter("audio_seconds", "Seconds of audio that were made, by outcome", "outcome")
+        self._images = self.counter("images", "Pictures that were made, by outcome", "outcome")
         self._ttft = self.histogram("time_to_first_text_seconds", "From arrival to the first text")
         self._ttfp = self.histogram("time_to_first_audio_seconds", "From arrival to the first samples")
         self._tpot = self.histogram("time_per_output_token_seconds", "Mean time of a text token after the first", _FINE)
@@ -111,6 +113,8 @@ class ServerMetrics:
                 self._tokens.labels(kind, figures.outcome).inc(count)
         if figures.audio_seconds:
             self._audio.labels(figures.outcome).inc(figures.audio_seconds)
+        if figures.images:
+            self._images.labels(figures.outcome).inc(figures.images)
         for gap_s, tokens in figures.token_gaps:
             self._itl.add(gap_s / tokens, tokens)
         for histogram, value in (

@@ -73,6 +73,8 @@ class Attachments:
     def _check(self, found: MediaValue) -> None:
         """What can be told without reading. Raises InvalidRequestError."""
         match found.value:
+            case Media():
+                return
             case str() if found.declared is not None:
                 return
             case str() as url if scheme_of(url) in ("http", "https"):
@@ -99,6 +101,8 @@ class Attachments:
         return {where: task.result() for where, task in tasks.items()}
 
     async def _read(self, found: MediaValue, budget: _BudgetState) -> Media:
+        if isinstance(found.value, Media):  # a file of a form
+            return read_given(found)
         text = str(found.value)
         if found.declared is not None or scheme_of(text) == "data":
             return await asyncio.to_thread(read_given, found) if len(text) > _LARGE_CHARS else read_given(found)

@@ -5,11 +5,14 @@ Knows no route, and not the framework of routes, which is imported when stages a
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from omnistage.core.errors import ModelNotFoundError, PayloadTooLargeError, UnsupportedByModelError, shortened
+from omnistage.core.output import OmniRequestOutput
+from omnistage.engine.admission import Ask
 from omnistage.engine.async_omni_engine import AsyncOmniEngine
 from omnistage.engine.records import RequestRecord
 from omnistage.obs.metrics import RequestFigures, ServerMetrics
@@ -17,6 +20,8 @@ from omnistage.serve.allowed import Allowed
 from omnistage.serve.attachments import Attachments
 
 MAX_BODY_NBYTES = 32 * 2**20
+
+Outputs = AsyncGenerator[OmniRequestOutput, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,22 @@ class Serving:
             message = f"{path} cannot serve the model {self.model_name!r}; it is served at {', '.join(accepted)}"
             raise UnsupportedByModelError(message)
 
+    def require_maker(self, path: str, modality: str) -> None:
+        """Raises UnsupportedByModelError where no stage makes what the endpoint `path` answers with."""
+        made = self.engine.model.modalities
+        if modality not in made:
+            message = (
+                f"{path} cannot serve the model {self.model_name!r}: it makes {', '.join(made)}, and no {modality}"
+            )
+            raise UnsupportedByModelError(message)
+
+    async def begun(self, ask: Ask) -> tuple[OmniRequestOutput, Outputs]:
+        """The first part of the answer, and those that follow. What the request points to is read before."""
+        engine = self.engine
+        outputs = engine.generate(await self.attachments.attached(engine.model, ask, engine.media_nbytes))
+        del ask
+        return await anext(outputs), outputs
+
     async def read_body(self, request: Request) -> bytes:
         """The whole body, at most `max_body_nbytes`: nothing beyond is held. Raises PayloadTooLargeError."""
         body = bytearray()
@@ -68,6 +89,7 @@ def figures_of(record: RequestRecord) -> RequestFigures:
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         audio_seconds=usage.audio_seconds,
+        images=usage.images,
         first_text_s=record.first_text_s,
         first_audio_s=record.first_audio_s,
         end_s=record.end_s,

@@ -51,6 +51,11 @@ def parse(kind: type[M], body: bytes) -> M:
         raise InvalidRequestError("the body must be a JSON object")
     if _SURROGATE.search(text):
         _require_text(data)
+    return checked(kind, data)
+
+
+def checked(kind: type[M], data: dict[str, Any]) -> M:
+    """`data` as a `kind`. Names the first field that is wrong."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -1,19 +1,22 @@
 """Outputs of the engine in the shape of OpenAI's chat completions, whole and streamed. Pure: time and bytes come in.
 
-Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for.
-A stream's events per choice: role first; content and audio as they come; the audio object's expiry; the finish reason.
+Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for. Pictures stand
+in `images`, as parts of a message that hold data: URLs. What is long comes as a JSON string that is made already.
+A stream's events per choice: role first; content, audio and images as they come; the audio object's expiry; the finish reason.
 Then, if asked for, one event with the request's metrics, and one with the usage. Times are Unix seconds.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
+from omnistage.serve.coding import base64_of
 from omnistage.serve.render.sse import encode
 
 AUDIO_LIFETIME_S = 3600
@@ -25,12 +28,14 @@ _NO_MORE = b',"logprobs":null,"finish_reason":null}'
 
 @dataclass(frozen=True, slots=True)
 class ChatFrame:
-    """What all chunks of one reply share. `content`: text was asked for; `audio_id`: None where audio was not."""
+    """What all chunks of one reply share. `content`: text was asked for; `images`: pictures were; `audio_id`: None where audio was
+    not."""
 
     reply_id: str
     created: int
     model: str
     content: bool = True
+    images: bool = False
     audio_id: str | None = None
     include_usage: bool = False
     include_metrics: bool = False
@@ -78,8 +83,12 @@ class ChatStreamState:
         """The events for new sound, already in the reply's format."""
         begin, audio_id = self._begin(0), encode(self.frame.audio_id)
         # Nothing in base64 is to be escaped: it goes in as it is, copied once.
-        delta = (b'{"audio":{"id":', audio_id, b',"data":"', base64.b64encode(data), b'"}}')
+        delta = (b'{"audio":{"id":', audio_id, b',"data":"', base64_of(data), b'"}}')
         return b"".join((begin, self._head, b'{"index":0,"delta":', *delta, _NO_MORE, self._tail))
+
+    def images(self, urls: Sequence[msgspec.Raw]) -> bytes:
+        """The events for whole pictures."""
+        return self._begin(0) + self._choice(0, {"images": image_parts(urls)})
 
     def end(self, output: OmniRequestOutput, usage: Usage) -> bytes:
         """The events after the last piece of text and sound."""
@@ -117,9 +126,14 @@ class ChatStreamState:
 
 
 def completion_object(
-    frame: ChatFrame, output: OmniRequestOutput, audio_data: bytes | None, usage: Usage
+    frame: ChatFrame,
+    output: OmniRequestOutput,
+    sound: msgspec.Raw | None,
+    usage: Usage,
+    urls: Sequence[msgspec.Raw] = (),
 ) -> dict[str, Any]:
-    """The whole reply. `audio_data` is the sound in the reply's format, None where none was asked for."""
+    """The whole reply. `sound` is base64 of the sound in the reply's format, None where none was asked for; `urls` are the
+    pictures."""
     completions = output.outputs or (CompletionOutput(0),)
     measured = {"metrics": metrics_object(output)} if frame.include_metrics else {}
     return {
@@ -128,7 +142,7 @@ def completion_object(
         "created": frame.created,
         "model": frame.model,
         "system_fingerprint": None,
-        "choices": [_choice(frame, output, completion, audio_data) for completion in completions],
+        "choices": [_choice(frame, output, completion, sound, urls) for completion in completions],
         "usage": usage_object(usage),
         **measured,
     }
@@ -139,18 +153,29 @@ def metrics_object(output: OmniRequestOutput) -> dict[str, Any]:
     return {name: value for name, value in output.metrics.items() if name != "usage"}
 
 
+def image_parts(urls: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+    """Pictures as a message shows them."""
+    return [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+
+
 def _choice(
-    frame: ChatFrame, output: OmniRequestOutput, completion: CompletionOutput, audio_data: bytes | None
+    frame: ChatFrame,
+    output: OmniRequestOutput,
+    completion: CompletionOutput,
+    sound: msgspec.Raw | None,
+    urls: Sequence[msgspec.Raw],
 ) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": completion.text if frame.content else None,
         "refusal": None,
     }
-    if audio_data is not None:
+    if frame.images:
+        message["images"] = image_parts(urls)
+    if sound is not None:
         message["audio"] = {
             "id": frame.audio_id,
-            "data": base64.b64encode(audio_data).decode("ascii"),
+            "data": sound,
             "transcript": completion.text,
             "expires_at": frame.expires_at,
         }

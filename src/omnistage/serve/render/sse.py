@@ -15,3 +15,8 @@ DONE = b"data: [DONE]\n\n"
 def event(value: dict[str, Any]) -> bytes:
     """One event."""
     return b"data: " + encode(value) + b"\n\n"
+
+
+def named_event(value: dict[str, Any]) -> bytes:
+    """One event whose name is its `type`."""
+    return b"event: %b\n%b" % (str(value["type"]).encode(), event(value))

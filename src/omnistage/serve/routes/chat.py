@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: text and media in; text and speech out, whole and streamed.
+"""POST /v1/chat/completions: text and media in; text, speech and pictures out, whole and streamed.
 
 A refusal, and a failure before the first piece, has a status of its own; a failure after it is one error event, and the
 stream ends. A client that goes ends its request.
@@ -10,27 +10,28 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import uuid4
 
+import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from omnistage.core.errors import InvalidRequestError, OmniError
 from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask, read_modalities
 from omnistage.engine.outputs import usage_of
 from omnistage.serve.client import EventStream, until_gone
+from omnistage.serve.coding import quoted
 from omnistage.serve.errors import error_object
 from omnistage.serve.media import DEFAULT_RATE, SHORT_SAMPLES, SILENCE, audio_format, encoded, streamed
+from omnistage.serve.pictures import all_off_the_loop, picture_url
 from omnistage.serve.protocol.chat import ChatRequest, as_sent, check_combinations, sampling_fields
 from omnistage.serve.protocol.strict import parsed
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
-from omnistage.serve.render.sse import DONE, event
-from omnistage.serve.serving import Serving
+from omnistage.serve.render.sse import DONE, encode, event
+from omnistage.serve.serving import Outputs, Serving
 
 PATH = "/v1/chat/completions"
-Outputs = AsyncGenerator[OmniRequestOutput, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def router(serving: Serving) -> APIRouter:
         serving.require_model(body.model)
         serving.require_endpoint(PATH)
         ask, reply = reply_to(serving, body)
-        beginning = begun(serving, ask)
+        beginning = serving.begun(ask)
         body.messages = None  # which may be megabytes, while the answer takes its time
         del ask
         try:
@@ -65,17 +66,9 @@ def router(serving: Serving) -> APIRouter:
         if reply.stream:
             return EventStream(events(serving, reply, first, outputs), outputs.aclose)
         await outputs.aclose()
-        return JSONResponse(await whole_reply(serving, reply, first))
+        return Response(await whole_reply(serving, reply, first), media_type="application/json")
 
     return routes
-
-
-async def begun(serving: Serving, ask: Ask) -> tuple[OmniRequestOutput, Outputs]:
-    """The first part of the answer, and those that follow. What the request points to is read before."""
-    engine = serving.engine
-    outputs = engine.generate(await serving.attachments.attached(engine.model, ask, engine.media_nbytes))
-    del ask
-    return await anext(outputs), outputs
 
 
 def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
@@ -101,6 +94,7 @@ def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
         created=int(time.time()),
         model=serving.model_name,
         content="text" in asked,
+        images="image" in asked,
         audio_id=f"audio_{uuid4().hex}" if spoken else None,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         include_metrics=bool(body.include_metrics),
@@ -109,11 +103,13 @@ def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
     return ask, Reply(stream, frame, audio_format(given, streamed=stream), body)
 
 
-async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> dict[str, Any]:
-    data = None
+async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> bytes:
+    """The body of the answer."""
+    sound = None
     if reply.frame.audio_id is not None:
-        data = await asyncio.to_thread(_whole_audio, output, reply.audio_format)
-    return completion_object(reply.frame, output, data, usage_of(serving.engine.model, output))
+        sound = await asyncio.to_thread(_whole_audio, output, reply.audio_format)
+    urls = await all_off_the_loop(picture_url, output.images)
+    return encode(completion_object(reply.frame, output, sound, usage_of(serving.engine.model, output), urls))
 
 
 async def events(
@@ -150,6 +146,8 @@ class StreamedAnswerState:
         events = b"".join(map(self._chat.text, output.outputs))
         if "audio" in output.multimodal_output.tensors:
             events += self._chat.audio(await self._audio(output))
+        if output.images:
+            events += self._chat.images(await all_off_the_loop(picture_url, output.images))
         return events
 
     def _silence(self) -> bytes:
@@ -166,10 +164,10 @@ class StreamedAnswerState:
         return await asyncio.to_thread(_streamed_audio, output, self._form, first)
 
 
-def _whole_audio(output: OmniRequestOutput, form: str) -> bytes:
+def _whole_audio(output: OmniRequestOutput, form: str) -> msgspec.Raw:
     payload = output.multimodal_output
     samples = payload.numpy("audio") if "audio" in payload.tensors else SILENCE
-    return encoded(samples, payload.metadata.get("sample_rate", DEFAULT_RATE), form)
+    return quoted(encoded(samples, payload.metadata.get("sample_rate", DEFAULT_RATE), form))
 
 
 def _streamed_audio(output: OmniRequestOutput, form: str, first: bool) -> bytes:
