@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from omnistage.core.request import Media, Prompt
 from omnistage.core.spec import TensorSpec
-from omnistage.models.qwen3_omni.settings import Pixels
+from omnistage.modeling.patches import Pixels
 
 FOLDER = Path(__file__).parent / "qwen3_omni"
 MEDIA, PROMPTS = FOLDER / "media.safetensors", FOLDER / "prompts.safetensors"

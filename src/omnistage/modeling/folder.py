@@ -67,6 +67,13 @@ class Section:
             raise self.wrong(key, value, " or ".join(accepted))
         return str(value)
 
+    def same(self, key: str, default: int, wanted: int, whose: str) -> int:
+        """An integer that is stated here too, and is `wanted`, as `whose` weights have it."""
+        found = self.integer(key, default)
+        if found != wanted:
+            raise self.wrong(key, found, f"{wanted}, as {whose} has it")
+        return wanted
+
     def wrong(self, key: str, value: object, accepted: str) -> BrokenCheckpointError:
         found = "missing" if value is None else f"{value!r}"
         return BrokenCheckpointError(f"{self.where}: {key} is {found}; accepted: {accepted}")

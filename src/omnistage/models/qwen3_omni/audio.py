@@ -17,8 +17,9 @@ import soxr
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
+from omnistage.modeling.media import begin_of, raw
 from omnistage.models.qwen3_omni.containers import AUDIO_CONTAINERS, decode_track, demuxer_of
-from omnistage.models.qwen3_omni.limits import MediaLimits, begin_of, check_end, check_nbytes, check_rows, raw
+from omnistage.models.qwen3_omni.limits import MediaLimits, check_end, check_nbytes, check_rows
 from omnistage.models.qwen3_omni.mel import log_mel
 from omnistage.models.qwen3_omni.settings import Sound
 

@@ -20,7 +20,8 @@ from av.container import InputContainer
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
-from omnistage.models.qwen3_omni.limits import begin_of, check_end
+from omnistage.modeling.media import begin_of
+from omnistage.models.qwen3_omni.limits import check_end
 from omnistage.models.qwen3_omni.whole import MP4_BOXES
 
 VIDEO_CONTAINERS = {"MP4": "mov", "Matroska": "matroska", "AVI": "avi"}

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
+from omnistage.modeling.patches import Grid
 from omnistage.models.qwen3_omni.audio import features, read_audio, rows_of_frames
 from omnistage.models.qwen3_omni.containers import decode_track
 from omnistage.models.qwen3_omni.images import read_image
 from omnistage.models.qwen3_omni.limits import MediaLimits
-from omnistage.models.qwen3_omni.patches import Grid
 from omnistage.models.qwen3_omni.positions import Block
 from omnistage.models.qwen3_omni.prompts import Place
 from omnistage.models.qwen3_omni.settings import MediaSettings, PromptSettings

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
+from omnistage.modeling.media import check_file
 from omnistage.models.qwen3_omni.whole import stated_nbytes
 
 
@@ -35,9 +31,7 @@ class MediaLimits:
 
 def check_nbytes(media: Media, limits: MediaLimits) -> None:
     """A file has some bytes, and not too many. Raw samples and pixels are bounded by their counts."""
-    most = limits.nbytes(media.kind)
-    if media.array is None and not 0 < len(media.data) <= most:
-        raise InvalidRequestError.of(media.where, f"{len(media.data)} bytes", f"1 to {most} bytes of an encoded file")
+    check_file(media, limits.nbytes(media.kind))
 
 
 def check_rows(media: Media, rows: int, room: int) -> None:
@@ -53,25 +47,3 @@ def check_end(media: Media) -> None:
     stated = stated_nbytes(media.data)
     if stated is not None and stated > len(media.data) + 1:
         raise InvalidRequestError.of(media.where, f"{len(media.data)} bytes of a file of {stated}", "a whole file")
-
-
-def raw(media: Media, dtype: type[np.generic], dims: str) -> npt.NDArray[Any]:
-    """The array of raw media, read-only. `dims` names its axes in messages, a number is a fixed size: "height, width, 3"."""
-    spec = media.array
-    assert spec is not None
-    wanted = dims.split(", ")
-    fits = len(spec.shape) == len(wanted) and spec.dtype == np.dtype(dtype).name
-    fits = fits and all(size == int(name) for size, name in zip(spec.shape, wanted, strict=True) if name.isdigit())
-    if (
-        not fits
-        or min(spec.shape, default=0) < 1
-        or math.prod(spec.shape) * np.dtype(dtype).itemsize != len(media.data)
-    ):
-        found = f"{spec.dtype} {list(spec.shape)} in {len(media.data)} bytes"
-        raise InvalidRequestError.of(media.where, found, f"{np.dtype(dtype).name} [{dims}], none of them 0")
-    return np.frombuffer(media.data, dtype).reshape(spec.shape)
-
-
-def begin_of(data: bytes) -> str:
-    """A file in a message: how long it is, and what tells its kind."""
-    return f"{len(data)} bytes that begin with {data[:12]!r}"

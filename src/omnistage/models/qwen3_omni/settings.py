@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.folder import CONFIG, Section, read_json, read_json_if_any
+from omnistage.modeling.patches import PatchSizes, Pixels, pixel_bounds, pixels_of
 
 _AUDIO_END = "<|audio_end|>"
 _NESTED = "processor_config.json"
@@ -83,26 +84,6 @@ def prompt_settings(config: Section, token_id: Callable[[str], int | None]) -> P
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels:
-    """How pictures become patches. Sizes in pixels; `least` and `most` bound height x width after resizing; a colour c of 0 to 255
-    becomes (c x scale - mean) / std."""
-
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    least: int
-    most: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    scale: float
-
-    @property
-    def factor(self) -> int:
-        """Sides after resizing are multiples of it."""
-        return self.patch_size * self.merge_size
-
-
-@dataclass(frozen=True, slots=True)
 class VideoSampling:
     """Of a video with known times `fps` frames per second are read, but at least `least` and at most `most` of them."""
 
@@ -131,8 +112,6 @@ class MediaSettings:
     sound: Sound
 
 
-_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _VIDEO_ROW_PIXELS = 32 * 32
 _VIDEO_LEAST, _VIDEO_MOST = 128 * _VIDEO_ROW_PIXELS, 768 * _VIDEO_ROW_PIXELS
 """Pixels of a frame. They belong to the model's processor, which overrules what the folder's video settings say."""
@@ -150,45 +129,18 @@ def media_settings(folder: Path, prompt: PromptSettings) -> MediaSettings:
     sound = nested.section("feature_extractor") if "feature_extractor" in nested.values else shared
     video = Section(own, f"{folder / _VIDEO}") if own is not None else shared
     video = nested.section("video_processor") if "video_processor" in nested.values else video
+    sizes = PatchSizes(prompt.patch_size, prompt.temporal_patch_size, prompt.merge_size)
     return MediaSettings(
-        image=_pixels(image, prompt, *_bounds(image)),
-        video=_pixels(video, prompt, _VIDEO_LEAST, _VIDEO_MOST),
+        image=pixels_of(image, sizes, *pixel_bounds(image)),
+        video=pixels_of(video, sizes, _VIDEO_LEAST, _VIDEO_MOST),
         sampling=VideoSampling(fps=2.0, least=video.integer("min_frames", 4), most=video.integer("max_frames", 768)),
         sound=Sound(
-            mel_bands=_same(sound, "feature_size", 80, prompt.mel_bands, "audio"),
+            mel_bands=sound.same("feature_size", 80, prompt.mel_bands, "the audio encoder"),
             sampling_rate=sound.integer("sampling_rate", 16_000, least=1),
             hop_length=sound.integer("hop_length", 160, least=1),
             n_fft=sound.integer("n_fft", 400, least=2),
         ),
     )
-
-
-def _bounds(section: Section) -> tuple[int, int]:
-    size = section.section("size") if isinstance(section.values.get("size"), dict) else Section({}, section.where)
-    least = size.integer("shortest_edge", 56 * 56, least=1)
-    most = size.integer("longest_edge", 28 * 28 * 1280, least=1)
-    return section.integer("min_pixels", least, least=1), section.integer("max_pixels", most, least=1)
-
-
-def _pixels(section: Section, prompt: PromptSettings, least: int, most: int) -> Pixels:
-    return Pixels(
-        patch_size=_same(section, "patch_size", 14, prompt.patch_size, "vision"),
-        temporal_patch_size=_same(section, "temporal_patch_size", 2, prompt.temporal_patch_size, "vision"),
-        merge_size=_same(section, "merge_size", 2, prompt.merge_size, "vision"),
-        least=least,
-        most=most,
-        mean=section.numbers("image_mean", _CLIP_MEAN, 3),
-        std=section.numbers("image_std", _CLIP_STD, 3),
-        scale=section.number("rescale_factor", 1 / 255),
-    )
-
-
-def _same(section: Section, key: str, default: int, wanted: int, encoder: str) -> int:
-    """What the folder says of a size that the encoder has in its weights."""
-    found = section.integer(key, default)
-    if found != wanted:
-        raise section.wrong(key, found, f"{wanted}, as the {encoder} encoder has it")
-    return wanted
 
 
 @dataclass(frozen=True, slots=True)

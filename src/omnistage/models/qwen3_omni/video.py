@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
-from omnistage.models.qwen3_omni.containers import VIDEO_CONTAINERS, opened, video_track
-from omnistage.models.qwen3_omni.limits import MediaLimits, check_nbytes, check_rows, raw
-from omnistage.models.qwen3_omni.patches import (
+from omnistage.modeling.media import raw
+from omnistage.modeling.patches import (
     Frames,
     Grid,
+    Pixels,
     grid_of,
     is_too_narrow,
     patchify,
@@ -29,7 +29,9 @@ from omnistage.models.qwen3_omni.patches import (
     rows_of,
     video_colours,
 )
-from omnistage.models.qwen3_omni.settings import Pixels, VideoSampling
+from omnistage.models.qwen3_omni.containers import VIDEO_CONTAINERS, opened, video_track
+from omnistage.models.qwen3_omni.limits import MediaLimits, check_nbytes, check_rows
+from omnistage.models.qwen3_omni.settings import VideoSampling
 
 _UNTIMED_FPS = 1.0
 _HIGHEST_FPS = 1000.0

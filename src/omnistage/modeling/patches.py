@@ -7,12 +7,15 @@ line. A patch holds its values as [3, temporal_patch_size, patch_size, patch_siz
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from omnistage.models.qwen3_omni.settings import Pixels
+from omnistage.core.errors import InvalidRequestError
+from omnistage.core.request import Media
+from omnistage.modeling.folder import Section
 
 Frames = npt.NDArray[np.uint8]
 Grid = tuple[int, int, int]
@@ -20,10 +23,70 @@ Grid = tuple[int, int, int]
 
 _WIDEST = 200
 """The longer side of a picture is at most so many times the shorter one."""
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchSizes:
+    """What a vision encoder has in its weights: sides of a patch in pixels, frames of one, patches on a side of a row's square."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """How pictures become patches. Sizes in pixels; `least` and `most` bound height x width after resizing; a colour c of 0 to 255
+    becomes (c x scale - mean) / std."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    least: int
+    most: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float
+
+    @property
+    def factor(self) -> int:
+        """Sides after resizing are multiples of it."""
+        return self.patch_size * self.merge_size
+
+
+def pixels_of(section: Section, sizes: PatchSizes, least: int, most: int) -> Pixels:
+    """Of a folder's settings for pictures. Raises BrokenCheckpointError for sizes that are not the encoder's."""
+    whose = "the vision encoder"
+    return Pixels(
+        patch_size=section.same("patch_size", 14, sizes.patch_size, whose),
+        temporal_patch_size=section.same("temporal_patch_size", 2, sizes.temporal_patch_size, whose),
+        merge_size=section.same("merge_size", 2, sizes.merge_size, whose),
+        least=least,
+        most=most,
+        mean=section.numbers("image_mean", _CLIP_MEAN, 3),
+        std=section.numbers("image_std", _CLIP_STD, 3),
+        scale=section.number("rescale_factor", 1 / 255),
+    )
+
+
+def pixel_bounds(section: Section) -> tuple[int, int]:
+    """`Pixels.least` and `most`, under any of the names that folders have for them."""
+    size = section.section("size") if isinstance(section.values.get("size"), dict) else Section({}, section.where)
+    least = size.integer("shortest_edge", 56 * 56, least=1)
+    most = size.integer("longest_edge", 28 * 28 * 1280, least=1)
+    return section.integer("min_pixels", least, least=1), section.integer("max_pixels", most, least=1)
 
 
 def is_too_narrow(height: int, width: int) -> bool:
     return max(height, width) > _WIDEST * min(height, width)
+
+
+def check_shape(media: Media, height: int, width: int) -> None:
+    if is_too_narrow(height, width):
+        accepted = f"a longer side of at most {_WIDEST} times the shorter one"
+        raise InvalidRequestError.of(media.where, f"{width}x{height} pixels", accepted)
 
 
 def resized(height: int, width: int, pixels: Pixels) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from omnistage.models.qwen3_omni.patches import (
+from omnistage.modeling.patches import (
     grid_of,
     image_colours,
     is_too_narrow,
