@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -143,15 +144,20 @@ class Concatenated:
 
     def __post_init__(self) -> None:
         first = self.parts[0].spec
-        rows = sum([part.spec.shape[0] for part in self.parts])
+        rows = sum(self._lengths())
         object.__setattr__(self, "spec", TensorSpec(first.dtype, (rows, *first.shape[1:])))
 
     def copy_to(self, view: memoryview) -> None:
+        ends = accumulate(self._lengths())
+        row_nbytes = len(view) // max(1, self.spec.shape[0])
         start = 0
-        for part in self.parts:
-            end = start + part.spec.nbytes
+        for part, rows in zip(self.parts, ends, strict=True):
+            end = rows * row_nbytes
             part.copy_to(view[start:end])
             start = end
+
+    def _lengths(self) -> list[int]:
+        return [part.spec.shape[0] for part in self.parts]
 
 
 def merge(payloads: list[MultimodalPayload]) -> MultimodalPayload:

@@ -85,7 +85,8 @@ def sample(
     chances: Chances = uniforms,
     repeated: Penalise = penalise,
 ) -> list[Sampled]:
-    """`logits` [R, vocab] float32, which is changed in place -> one result per row."""
+    """`logits` [R, vocab] float32, which is changed in place -> one result per row. What was made in inference mode may only be
+    changed in it."""
     raw = _raw_logprobs(logits, rows)
     if any(_is_adjusted(row) for row in rows):
         _adjust(logits, rows, repeated)
@@ -142,7 +143,6 @@ def _is_adjusted(row: SampleRow) -> bool:
     return repeats or bool(row.forbidden or row.params.logit_bias) or counts_output(row.params)
 
 
-@torch.inference_mode()  # logits that were made so may only be changed so
 def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow], repeated: Penalise = penalise) -> None:
     """In place, and sparse: only the entries of tokens that were seen or named are touched."""
     penalties = [row.params.repetition_penalty for row in rows]

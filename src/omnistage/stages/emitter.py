@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from omnistage.config.stage import OutputEdge
 from omnistage.connectors.base import INLINE_NBYTES, Connectors
@@ -99,14 +100,20 @@ class OutgoingEdgeState:
 
     def units_of(self, count: int) -> int | None:
         """Rows or frames of the next `count` parts; None for an edge that counts items."""
-        return None if self.edge.unit == "items" else sum(self.parts[index][1] for index in range(count))
+        if self.edge.unit == "items":
+            return None
+        return self.units if count == len(self.parts) else sum(units for _, units, _ in islice(self.parts, count))
 
     def drop(self, count: int, *, last: bool, now_s: float) -> None:
         """`count` parts have left as one item."""
-        for _ in range(count):
-            _, units, nbytes = self.parts.popleft()
-            self.units -= units
-            self.nbytes -= nbytes
+        if count == len(self.parts):  # mostly
+            self.parts.clear()
+            self.units = self.nbytes = 0
+        else:
+            for _ in range(count):
+                _, units, nbytes = self.parts.popleft()
+                self.units -= units
+                self.nbytes -= nbytes
         self.sent += 1
         self.closed = last
         if self.is_text:
@@ -278,7 +285,7 @@ class Emitter:
         last = ended and count == len(edge.parts)
         ref = None
         if count:
-            payload = merge([edge.parts[index][0] for index in range(count)])
+            payload = merge([part for part, _, _ in islice(edge.parts, count)])
             # Room that comes free belongs to the older request that waits for it; what travels inline takes none.
             may_try = not self.wants_room or is_oldest or payload.nbytes <= INLINE_NBYTES
             oldest_of = (request.stage_id, edge.edge.target) if is_oldest else None

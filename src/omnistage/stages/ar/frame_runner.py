@@ -25,7 +25,6 @@ class FrameRunner:
         """[n, hidden], of what a bridge wrote."""
         return self._model.embed_prompt(data, ops)
 
-    @torch.inference_mode()
     def input_rows(self, plan: StepPlan, held: Callable[[PlanRow], torch.Tensor], ops: TorchOps) -> torch.Tensor:
         """[T, hidden]: of each row what is `held` of its prompt, then its frames."""
         fed = list(chain.from_iterable(row.frames for row in plan.rows))
@@ -39,7 +38,6 @@ class FrameRunner:
             at += len(row.frames)
         return torch.cat(parts)
 
-    @torch.inference_mode()
     def complete(
         self, hidden: torch.Tensor, sampled: Sequence[Sampled], rows: Sequence[SampleRow], ops: TorchOps
     ) -> list[tuple[Sampled, tuple[int, ...] | None]]:

@@ -7,7 +7,7 @@ missing ones are `pad`. All of it is plain ints: where a sequence is computed ag
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,7 +35,7 @@ class FrameSource(msgspec.Struct, frozen=True):
         return _spec(len(self.codes))
 
     def copy_to(self, view: memoryview) -> None:
-        view[:] = memoryview(array("i", self.codes)).cast("B")
+        struct.pack_into(f"<{len(self.codes)}i", view, 0, *self.codes)
 
 
 @cache

@@ -74,7 +74,6 @@ class OwnRows:
         return range(start + shift, end + shift)
 
 
-@torch.inference_mode()
 def fill(step: StepRows, rows: Sequence[PlanRow], own: Mapping[SequenceKey, OwnRows], model: ARModel) -> None:
     """Gives a step of `rows` the embeddings and additions that some of them have."""
     placed = [(row, own[row.key], at) for row, at in zip(rows, step.q_start, strict=False) if row.key in own]
@@ -88,7 +87,6 @@ def fill(step: StepRows, rows: Sequence[PlanRow], own: Mapping[SequenceKey, OwnR
     step.embeds, step.layered = embeds, layered
 
 
-@torch.inference_mode()
 def turn(step: StepRows, rows: Sequence[PlanRow], own: Mapping[SequenceKey, OwnRows], model: ARModel) -> None:
     """Gives a step of `rows` its rotations, where some of them stand elsewhere than their places say."""
     plain = OwnRows()

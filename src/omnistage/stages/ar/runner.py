@@ -120,6 +120,7 @@ class ARRunner:
     def forget(self, key: SequenceKey) -> None:
         self._own.pop(key, None)
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """One pass over the null block. Raises UnsupportedByModelError for a model that does not attend once per layer."""
         key = SequenceKey("", 0)
@@ -133,12 +134,14 @@ class ARRunner:
                 f"the model attends {sum(attend.calls)} times in {self._model.num_layers} layers; accepted: once per layer"
             )
 
+    @torch.inference_mode()  # here and in `collect`, for all that they call: to enter it takes as long as a small layer
     def launch(self, plan: StepPlan, samples: Sequence[SampleRow]) -> None:
         """Starts a step; `samples` belong to the rows that sample, in order."""
         assert self._launched is None
         step = self._rows(plan)
         self._launched = _Launched(plan, step, self._forward(plan, step)[0], samples)
 
+    @torch.inference_mode()
     def collect(self) -> list[RowResult]:
         """The results of what was launched, in the order of its rows."""
         launched, self._launched = self._launched, None
