@@ -19,7 +19,7 @@ import torch
 
 from omnistage.modeling.checkpoint import WeightsReader
 from omnistage.modeling.kernels.waves import Link, TorchWaves
-from omnistage.modeling.streaming import StreamState
+from omnistage.modeling.streaming import StreamState, stack_states
 from omnistage.models.qwen3_omni.settings import Code2WavSettings
 
 KERNEL = 7
@@ -106,19 +106,38 @@ def residual_unit(weights: Weights, name: str, dim: int, dilation: int) -> tuple
     return Bent(weights, f"{name}.act1", dim, wide), Bent(weights, f"{name}.act2", dim, narrow, adds=True)
 
 
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Along time."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
+
+
 class Block:
     """Some of these, one behind another. `step_values`: values of one activation that an input step becomes."""
 
     def __init__(self, parts: Sequence[Bent], waves: TorchWaves, step_values: int) -> None:
         self._begun = tuple(past for part in parts for past in part.begun)
         self._chained = waves.chain([part.link for part in parts])
-        self.step_values = step_values
+        self._step_values = step_values
 
     def begin(self) -> StreamState:
         return self._begun
 
-    def __call__(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, StreamState]:
-        return self._chained(x, state)
+    def __call__(self, x: torch.Tensor, state: Any, pause: Pause) -> tuple[torch.Tensor, StreamState]:
+        """Few sequences, and many steps of each, at a time: of few steps most of a vector would be empty."""
+        rows = max(1, TILE // (self._step_values * max(1, x.shape[-1])))
+        if len(x) <= rows:
+            return self._in_tiles(x, state, pause)
+        parts = zip(*(torch.split(one, rows) for one in (x, *state)), strict=True)
+        made, states = zip(*(self._in_tiles(part, pasts, pause) for part, *pasts in parts), strict=True)
+        return torch.cat(made), stack_states(states)
+
+    def _in_tiles(self, x: torch.Tensor, state: Any, pause: Pause) -> tuple[torch.Tensor, StreamState]:
+        steps, made = max(1, TILE // (self._step_values * len(x))), []
+        for tile in (x,) if x.shape[-1] <= steps else torch.split(x, steps, dim=-1):
+            pause()
+            out, state = self._chained(tile, state)
+            made.append(out)
+        return joined(made), state
 
 
 def upsampling_block(weights: Weights, name: str, in_dim: int, out_dim: int, rate: int) -> Block:
@@ -134,16 +153,6 @@ def last_block(weights: Weights, name: str, place: int, dim: int) -> Block:
     """A convolution to one channel."""
     conv = CausalConv(weights, f"{name}.{place + 1}", dim, 1)
     return Block([Bent(weights, f"{name}.{place}", dim, conv)], weights.waves, dim)
-
-
-def tiles(x: torch.Tensor, steps: int) -> Sequence[torch.Tensor]:
-    """Of at most so many steps."""
-    return (x,) if x.shape[-1] <= steps else torch.split(x, steps, dim=-1)
-
-
-def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The reverse."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=-1)
 
 
 class WaveDecoder:
@@ -165,13 +174,9 @@ class WaveDecoder:
         """[batch, hidden, steps] -> samples [batch, any number]."""
         past, *inner = state
         held = torch.cat((past, x), dim=-1)
-        x, kept = self._first(held), [held[..., max(0, held.shape[-1] - self._first.padding) :].clone()]
+        kept: list[StreamState] = [held[..., max(0, held.shape[-1] - self._first.padding) :].clone()]
+        x = self._first(held)
         for block, block_state in zip(self._blocks, inner, strict=True):
-            made = []
-            for tile in tiles(x, max(1, TILE // (block.step_values * x.shape[0]))):
-                pause()
-                out, block_state = block(tile, block_state)
-                made.append(out)
-            x = joined(made)
+            x, block_state = block(x, block_state, pause)
             kept.append(block_state)
         return x[:, 0].clamp_(-1, 1), tuple(kept)
