@@ -44,6 +44,8 @@ OUT_OF_RANGE: list[tuple[type[StageParams], str, Any]] = [
     (DiffusionParams, "num_inference_steps", 0),
     (DiffusionParams, "guidance_scale", -1.0),
     (DiffusionParams, "true_cfg_scale", float("nan")),
+    (DiffusionParams, "partial_images", -1),
+    (DiffusionParams, "partial_images", 4),
 ]
 
 

@@ -1,15 +1,12 @@
-"""From a stage's configuration to its host. Faults pinned: a kind without a runtime fails at the first request; torch is
-loaded for a stage that needs none; a select hook that is named is not used."""
+"""From a stage's configuration to its host. Faults pinned: torch is loaded for a stage that needs none; a select hook that is
+named is not used."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from omnistage.config.stage import DiffusionStageConfig, OutputEdge
-from omnistage.core.errors import ConfigError
-from omnistage.stages.build import build_engine, build_host, load_selects, modules_of
+from omnistage.config.stage import OutputEdge
+from omnistage.stages.build import build_host, load_selects, modules_of
 from omnistage.stages.host import StageHost
 from tests.fakes import echo_config, request_of
 from tests.stages.fakes import TightConnector
@@ -18,15 +15,6 @@ from tests.stages.fakes import TightConnector
 def test_a_generation_stage_becomes_a_host() -> None:
     """Fault: the kind is not found by its configuration."""
     assert isinstance(build_host(echo_config(), {"shm": TightConnector()}), StageHost)
-
-
-def test_a_kind_without_a_runtime_is_refused_by_name() -> None:
-    """Fault: a stage that can never run starts."""
-    config = DiffusionStageConfig(stage_id=0, model_stage="painter", model_path="x", loader="a:b", process="main")
-    with pytest.raises(
-        ConfigError, match="stage painter: execution_type: 'diffusion' is not accepted; accepted: llm_ar or"
-    ):
-        build_engine(config)
 
 
 def test_select_hooks_are_loaded_by_target() -> None:

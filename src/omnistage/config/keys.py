@@ -208,7 +208,9 @@ _STAGE_KEYS = (
     Key("input_connectors", Table(), {}, "Connector by source (`from_stage_0: name`).", Scope.STAGE),
     Key("output_connectors", Table(), {}, "Connector by target (`to_stage_1: name`).", Scope.STAGE),
     _stage(
-        "max_num_batched_tokens", Integer(1, 2**24), "Tokens (AR) or input units that a step takes.", AR | GENERATION
+        "max_num_batched_tokens",
+        Integer(1, 2**24),
+        "Tokens (AR, diffusion: of all pictures and guidance branches) or input units that a step takes.",
     ),
     _stage("max_model_len", Integer(1, 2**24), "Tokens of prompt and answer together.", AR, ignored_on=GENERATION),
     _stage("kv_cache_bytes", Integer(1, 2**50), "Bytes of keys and values, all layers together.", AR),
@@ -222,6 +224,16 @@ _STAGE_KEYS = (
     ),
     _stage("enable_prefix_caching", Boolean(), "Share the KV blocks of equal beginnings.", AR, ignored_on=GENERATION),
     _stage("enable_chunked_prefill", Boolean(), "Cut long prompts into several steps.", AR, ignored_on=GENERATION),
+    _stage("max_pixels", Integer(1, 2**30), "Height times width of a picture; larger ones are refused.", DIFFUSION),
+    _stage("max_steps", Integer(1, 1000), "Denoising steps of a picture; more are refused.", DIFFUSION),
+    _stage("condition_cache_bytes", _BYTES, "Bytes of encoded prompts that are kept for equal ones.", DIFFUSION),
+    _stage(
+        "cache_backend",
+        Text(("none", "first_block", "tea_cache")),
+        "What is reused between the denoising steps of a picture (docs/diffusion.md).",
+        DIFFUSION,
+    ),
+    _stage("cache_config", Table(texts=False), "Settings of cache_backend.", DIFFUSION, scope=Scope.STAGE),
 )
 
 _REFUSED_KEYS = (
@@ -243,10 +255,6 @@ _REFUSED_KEYS = (
     _refused("use_hsdp", Boolean(), False, "Sharded weights.", _ONE_RANK, DIFFUSION),
     _refused("hsdp_shard_size", _DEGREE, 1, "Ranks per shard group.", _ONE_RANK, DIFFUSION),
     _refused("hsdp_replicate_size", _DEGREE, 1, "Copies of shard groups.", _ONE_RANK, DIFFUSION),
-    _refused("cache_backend", Text(), None, "Reuse between denoising steps.", "every step is computed", DIFFUSION),
-    _refused(
-        "cache_config", Table(texts=False), None, "Settings of cache_backend.", "every step is computed", DIFFUSION
-    ),
     _refused("attention_backend", Text(), None, "Attention kernel.", "there is one", DIFFUSION),
     _refused("step_execution", Boolean(), True, "Requests join at every step.", "they always do", DIFFUSION),
     _refused("vae_use_tiling", Boolean(), False, "Decode in tiles.", "pictures are decoded whole", DIFFUSION),

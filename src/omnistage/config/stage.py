@@ -96,6 +96,15 @@ class GenerationStageConfig(_Stage, frozen=True, kw_only=True, tag="llm_generati
 
 
 class DiffusionStageConfig(_Stage, frozen=True, kw_only=True, tag="diffusion"):
+    """`max_num_batched_tokens`: rows (one branch of one picture) times their tokens that a step takes; one row may have more.
+    `max_pixels` and `max_steps` bound a picture. `cache_config` are settings of `cache_backend`."""
+
+    max_num_batched_tokens: int = 512
+    max_pixels: int = 2048 * 2048
+    max_steps: int = 200
+    condition_cache_bytes: int = 256 * 2**20
+    cache_backend: str = "none"
+    cache_config: dict[str, Any] = {}
     default_sampling_params: DiffusionParams = DiffusionParams()
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from omnistage.config.hooks import resolve_hook
-from omnistage.config.stage import ARStageConfig, GenerationStageConfig, StageConfig
+from omnistage.config.stage import ARStageConfig, DiffusionStageConfig, GenerationStageConfig, StageConfig
 from omnistage.connectors.base import Connectors
-from omnistage.core.errors import ConfigError
 from omnistage.stages.base import StageEngine
 from omnistage.stages.emitter import Select
 from omnistage.stages.host import StageHost
@@ -18,17 +17,13 @@ from omnistage.stages.host import StageHost
 _BUILDERS = {
     ARStageConfig: "omnistage.stages.ar.build:build_ar_engine",
     GenerationStageConfig: "omnistage.stages.generation.build:build_generation_engine",
+    DiffusionStageConfig: "omnistage.stages.diffusion.build:build_diffusion_engine",
 }
 
 
 def build_engine(config: StageConfig) -> StageEngine:
-    """Loads the stage's model and hooks. Raises ConfigError for a hook that does not resolve or a kind that has no runtime."""
-    name = _BUILDERS.get(type(config))
-    if name is None:
-        kind = config.__struct_config__.tag
-        accepted = " or ".join(str(known.__struct_config__.tag) for known in _BUILDERS)
-        raise ConfigError.of(f"stage {config.model_stage}: execution_type", kind, accepted)
-    build: Any = resolve_hook(name)
+    """Loads the stage's model and hooks. Raises ConfigError for a hook that does not resolve."""
+    build: Any = resolve_hook(_BUILDERS[type(config)])
     engine: StageEngine = build(config)
     return engine
 
@@ -45,7 +40,7 @@ def load_selects(config: StageConfig) -> dict[int, Select]:
 
 def modules_of(config: StageConfig) -> list[str]:
     """Every module that this one imports for the stage; a loader may import more."""
-    hooks = (_BUILDERS.get(type(config)), config.loader, config.processor, config.bridge)
+    hooks = (_BUILDERS[type(config)], config.loader, config.processor, config.bridge)
     selects = (edge.select for edge in config.outputs)
     return [hook.partition(":")[0] for hook in (*hooks, *selects) if hook is not None]
 

@@ -59,9 +59,11 @@ class InboxState:
         self._keeps_used = keeps_used
 
     @classmethod
-    def of_entry(cls, inputs: Iterable[StageInput], *, stage: str, max_input_nbytes: int) -> InboxState:
+    def of_entry(
+        cls, inputs: Iterable[StageInput], *, stage: str, max_input_nbytes: int, keeps_used: bool = False
+    ) -> InboxState:
         """The inbox of an entry stage: all inputs are there, nothing will be fed. Raises PayloadTooLargeError."""
-        inbox = cls(_no_bridge, (), stage=stage, window=1, max_input_nbytes=max_input_nbytes)
+        inbox = cls(_no_bridge, (), stage=stage, window=1, max_input_nbytes=max_input_nbytes, keeps_used=keeps_used)
         inbox._unused.extend(inputs)
         inbox._input_nbytes = sum(input_nbytes(unit) for unit in inbox._unused)
         inbox._check_size("the request")

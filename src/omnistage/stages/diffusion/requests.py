@@ -1,0 +1,82 @@
+"""One request in a diffusion stage, and its pictures: values that the request owns. Times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from omnistage.core.params import DiffusionParams
+from omnistage.core.request import StageTimes, Usage
+from omnistage.modeling.diffusion import Denoising, PicturePlan
+from omnistage.stages.base import StageRequest
+from omnistage.stages.diffusion.caches.base import Memory
+from omnistage.stages.inbox import InboxState
+
+
+@dataclass(slots=True)
+class PictureRun:
+    """One picture between its preparation and its decoding. `step` is the next one; `memories`: what a step cache remembers of each
+    branch."""
+
+    seed: int
+    guidance: float
+    denoising: Denoising
+    memories: list[Memory | None]
+    step: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.denoising.timesteps)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a step has done for a picture: the prediction that its solver got, and the latents that it was made from."""
+
+    latents: torch.Tensor
+    prediction: torch.Tensor
+
+
+@dataclass(slots=True)
+class RequestState:
+    """`plan` None: its input has not come yet. `asked`: its conditions have been asked for; `encoded`: those that are there, by
+    key. `left`: pictures that have not been handed out. `queued_until_s`: when its first denoising step began."""
+
+    request: StageRequest
+    params: DiffusionParams
+    inbox: InboxState
+    added_s: float
+    prepare_s: float | None = None
+    plan: PicturePlan | None = None
+    asked: bool = False
+    encoded: dict[str, Any] = field(default_factory=dict)
+    pictures: list[PictureRun] = field(default_factory=list)
+    left: int = 0
+    ready: bool = True
+    queued_until_s: float | None = None
+    forward_s: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """All that came in has been used, and all that it makes is out."""
+        return self.inbox.exhausted and self.left == 0
+
+    def usage(self) -> Usage:
+        return Usage(images=len(self.pictures))
+
+    def times(self, now_s: float) -> StageTimes:
+        began_s = now_s if self.queued_until_s is None else self.queued_until_s
+        return StageTimes(
+            queued_s=began_s - self.added_s,
+            prepare_s=self.prepare_s,
+            running_s=now_s - began_s,
+            forward_s=self.forward_s,
+        )
+
+
+def preview_steps(num_steps: int, partial_images: int) -> dict[int, int]:
+    """After how many steps which partial picture (0, 1, ...) is shown: evenly spread, none after the last step."""
+    shown = [round(num_steps * (place + 1) / (partial_images + 1)) for place in range(partial_images)]
+    return {step: place for place, step in enumerate(dict.fromkeys(step for step in shown if 0 < step < num_steps))}

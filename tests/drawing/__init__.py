@@ -1,0 +1,1 @@
+"""A family that draws: a model of a few numbers, and everything around it."""
