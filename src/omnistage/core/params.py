@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -146,29 +147,38 @@ def params_from(kind: type[P], values: dict[str, Any], *, where: str = "") -> P:
     What JSON writes otherwise is understood: one stop string without its list, token ids as an object's keys.
     Raises InvalidRequestError with `where` + field name, the value and what is accepted; unknown fields get a did-you-mean.
     """
-    known = kind.__struct_fields__
-    values = {name: _in_our_form(name, value) for name, value in values.items()}
-    for name, value in values.items():
-        if name not in known:
-            field = shortened(f"{where}{name}")
-            raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known)}", field=field)
-        try:
-            msgspec.convert(value, _field_types(kind)[name], strict=True)
-        except msgspec.ValidationError:
-            raise InvalidRequestError.of(f"{where}{name}", value, _accepted(kind, name)) from None
-    try:
-        return msgspec.convert(values, kind, strict=True)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{where}{error.message}", field=f"{where}{error.field}") from None
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"{where.rstrip('.') or kind.__name__}: {error}") from None
+    fields = _converted(kind, values, where)
+    return _checked(lambda: kind(**fields), where)
 
 
 def overlay(base: P, values: dict[str, Any], *, where: str = "") -> P:
     """`base` with the given fields replaced; the same checks and errors as `params_from`."""
-    merged = {name: _plain(getattr(base, name)) for name in base.__struct_fields__}
-    merged.update(values)
-    return params_from(type(base), merged, where=where)
+    if not values:
+        return base
+    fields = _converted(type(base), values, where)
+    return _checked(lambda: msgspec.structs.replace(base, **fields), where)
+
+
+def _converted(kind: type[P], values: dict[str, Any], where: str) -> dict[str, Any]:
+    """`values` in the types of `kind`'s fields."""
+    types = _field_types(kind)
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in types:
+            field = shortened(f"{where}{name}")
+            raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, types)}", field=field)
+        try:
+            fields[name] = msgspec.convert(_in_our_form(name, value), types[name], strict=True)
+        except msgspec.ValidationError:
+            raise InvalidRequestError.of(f"{where}{name}", value, _accepted(kind, name)) from None
+    return fields
+
+
+def _checked(made: Callable[[], P], where: str) -> P:
+    try:
+        return made()
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}{error.message}", field=f"{where}{error.field}") from None
 
 
 _FIELD_TYPES: dict[type[Any], dict[str, Any]] = {}
@@ -199,10 +209,6 @@ def _accepted(kind: type[msgspec.Struct], name: str) -> str:
     """The type of a field in words: "a number", "an integer or null"."""
     named, _, optional = str(kind.__annotations__[name]).partition(" | ")
     return _IN_WORDS[named] + (" or null" if optional else "")
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
