@@ -15,8 +15,8 @@ from tests.stages.diffusion.stage import Stage
     ("ask", "says"),
     [
         (
-            {"height": 4096, "width": 4096},
-            "width, height: 4096x4096 (16777216 pixels) is not accepted; accepted: at most 100",
+            {"height": 40, "width": 40},
+            "width, height: 40x40 (1600 pixels) is not accepted; accepted: at most 1000 pixels (max_pixels)",
         ),
         ({"num_inference_steps": 51}, "num_inference_steps: 51 is not accepted; accepted: at most 50 (max_steps)"),
         ({"height": 13}, "height: 13 is not accepted; accepted: multiples of 8, the nearest of which is 16"),

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omnistage.modeling.diffusion import Denoising, Row
 from omnistage.modeling.protocols import StageInput
 from omnistage.stages.base import StageOutput
 from omnistage.stages.diffusion import engine as engine_module
@@ -122,6 +125,28 @@ def test_a_streamed_request_shows_its_progress_and_partial_pictures() -> None:
     whole.run()
     assert shown(whole.outputs) == ["i0", "done"]
     assert torch.equal(whole.model.finished[5], stage.model.finished[5])
+
+
+def test_a_partial_picture_shows_the_step_that_it_belongs_to() -> None:
+    """Fault: a preview of the latents behind a step with the prediction before it; a row that stays at the first timestep."""
+    stage = Stage()
+    predict, preview = stage.model.predict, stage.model.preview
+    read: dict[int, torch.Tensor] = {}
+    showed: dict[int, torch.Tensor] = {}
+
+    def reading(rows: Sequence[Row]) -> list[torch.Tensor]:
+        read.update({row.step: row.picture.latents for row in rows})
+        return predict(rows)
+
+    def showing(picture: Denoising, prediction: torch.Tensor, step: int) -> np.ndarray[Any, Any]:
+        showed[step] = picture.latents
+        return preview(picture, prediction, step)
+
+    stage.model.predict, stage.model.preview = reading, showing  # type: ignore[method-assign]
+    stage.add(stream=True, num_inference_steps=6, partial_images=2)
+    stage.run()
+    assert sorted(read) == list(range(6))
+    assert {step: torch.equal(latents, read[step]) for step, latents in showed.items()} == {1: True, 3: True}
 
 
 def test_a_picture_carries_its_index_and_its_seed() -> None:
@@ -242,6 +267,18 @@ def test_a_cancelled_request_leaves_nothing(steps: int) -> None:
     assert stage.engine.gauges().items() >= EMPTY.items()
     assert stage.engine.gauges()["condition_nbytes"] > 0
     assert_equal({3: stage.model.finished[3]}, latents_alone(text="a dog", num_inference_steps=2, seed=3))
+
+
+def test_a_prompt_of_a_request_that_is_gone_is_not_encoded() -> None:
+    """Fault: work for nobody, or a stage that dies of a request it has forgotten."""
+    stage = Stage(painter_config(max_num_batched_tokens=1))
+    for place, text in enumerate(("one", "two", "three")):
+        stage.add(str(place), text, age=place)
+    stage.step()
+    stage.engine.cancel("1")
+    stage.run()
+    assert stage.model.encoded == [["one"], ["three"]]
+    assert stage.ended() == {"0": "done", "2": "done"}
 
 
 def test_a_request_that_may_not_hand_over_rests_and_goes_on() -> None:

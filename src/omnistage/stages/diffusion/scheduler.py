@@ -4,10 +4,11 @@ Slots are given by the one total order (stages.seats). The pictures of a request
 equal shapes, in one batch, each at its own timestep (where the model takes one timestep, those at the same). Whoever cannot be in
 a batch waits for another one, and why is counted.
 
-Turns. Pictures of one size are a *class*; so is a single request where the model takes one timestep. Of the requests of the best
-priority the class goes next that has had least: a step costs it the step's tokens, shared by the class's requests, so that in
-the long run every request has the same share of the time whatever the size of its pictures, and waits for no longer than its
-share asks. A class that is new begins with what the least served one has had: it owes nothing and is owed nothing.
+Turns (weighted fair queueing). Pictures of one size are a *class*; so is a single request where the model takes one timestep. A
+step costs its class the step's tokens, shared by the class's requests. Of the classes that hold requests of the best priority the
+one goes next that would have had least after its step: in the long run every request has the same share of the time whatever the
+size of its pictures, and a small one does not wait for a large one. A class that is new, or did not compete, begins with what those
+that did have had on average: it owes nothing and is owed nothing, so that nobody starves while others come and go.
 Inside a class the total order holds, but that a request which has not begun goes before those that have, in every other of its
 class's steps at most: it costs them one step, and waits for two and not for their whole run. What `budget` (tokens of all branches
 of all pictures) leaves is filled in that order. A picture whose branches exceed it runs alone, its branches in as many passes as
@@ -17,7 +18,7 @@ it takes; a single branch may exceed it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omnistage.stages.diffusion.plan import BranchKey, PictureKey, StepPlan
@@ -59,32 +60,27 @@ class PictureState:
 
 @dataclass(slots=True)
 class TurnsState:
-    """What each class has had, in tokens per request. `least`: what new ones begin with; it never falls. `competing`: for the last
-    step."""
+    """What each class has had, in tokens per request, and `even`: what it would have had if all had had the same."""
 
     had: dict[Hashable, float] = field(default_factory=dict)
-    least: float = 0.0
-    competing: tuple[Hashable, ...] = ()
+    even: float = 0.0
 
-    def keep(self, classes: set[Hashable]) -> None:
-        """Forgets all other classes. New ones begin at `least`, and those that did not compete have missed nothing. What went with
-        a class that has ended counts: else those who come for one step each would be served for ever."""
-        if not classes.issuperset(self.competing):
-            self.least = max(self.least, min(self.had[name] for name in self.competing))
-            self.competing = tuple(name for name in self.competing if name in classes)
-        self.had = {name: max(self.had.get(name, self.least), self.least) for name in classes}
+    def keep(self, classes: Iterable[Hashable], competing: Container[Hashable]) -> None:
+        """Forgets all but `classes`. Those that do not compete miss nothing; new ones begin at `even`."""
+        self.had = {
+            name: self.had[name] if name in competing and name in self.had else max(self.had.get(name, 0.0), self.even)
+            for name in classes
+        }
 
-    def next(self, classes: Iterable[Hashable]) -> Hashable:
-        """The one that has had least, of equals the first."""
-        self.competing = tuple(classes)
-        chosen = min(self.competing, key=self.had.__getitem__)
-        self.least = max(self.least, self.had[chosen])
-        return chosen
+    def next(self, costs: Mapping[Hashable, int]) -> Hashable:
+        """The one that would have had least after a step at its cost, of equals the first."""
+        return min(costs, key=lambda name: self.had[name] + costs[name])
 
-    def charge(self, costs: Mapping[Hashable, float]) -> None:
-        """Each class pays for its part of a step."""
+    def charge(self, costs: Mapping[Hashable, float], evenly: float) -> None:
+        """Each class pays for its part of a step; `evenly`: what it came to for each of all competing requests."""
         for name, cost in costs.items():
             self.had[name] += cost
+        self.even += evenly
 
 
 class DiffusionScheduler(Seats):
@@ -121,18 +117,13 @@ class DiffusionScheduler(Seats):
     def schedule(self) -> StepPlan:
         """The next step; an empty one where nobody can take one."""
         able = self._able()
-        classes = {picture.turn for picture in self._pictures.values()}
-        self._turns.keep(classes)
-        self._gave_way &= classes
         if not able:
             return StepPlan()
-        best = [picture for picture in able if picture.order[0] == able[0].order[0]]
-        competing = dict.fromkeys(picture.turn for picture in sorted(best, key=self._has_begun))
-        turn = self._turns.next(competing)
+        turn = self._next_turn(able)
         line = able if turn in self._gave_way else sorted(able, key=lambda one: (one.order[0], self._has_begun(one)))
         lead = next(picture for picture in line if picture.turn == turn)
         batch = self._filled(lead, line)
-        self._turns.charge(self._costs(batch))
+        self._charge(batch, able)
         self._note_lead(lead, next(picture for picture in able if picture.turn == turn))
         self._count_apart(lead, batch, able)
         return self._planned(batch)
@@ -156,6 +147,16 @@ class DiffusionScheduler(Seats):
         can_run = set(self.candidates())
         able = [picture for key, picture in self._pictures.items() if key.request_id in can_run]
         return sorted(able, key=lambda picture: (picture.order, picture.key.index))
+
+    def _next_turn(self, able: list[PictureState]) -> Hashable:
+        classes = {picture.turn for picture in self._pictures.values()}
+        costs: dict[Hashable, int] = {}
+        for picture in able:
+            if picture.order[0] == able[0].order[0]:
+                costs.setdefault(picture.turn, picture.cost)
+        self._turns.keep(classes, costs)
+        self._gave_way &= classes
+        return self._turns.next(costs)
 
     def _has_begun(self, picture: PictureState) -> bool:
         return picture.key.request_id in self._begun or picture.key.index > 0
@@ -181,15 +182,15 @@ class DiffusionScheduler(Seats):
             return SHAPE
         return TIMESTEP if self._one_timestep and picture.timestep != lead.timestep else None
 
-    def _costs(self, batch: list[PictureState]) -> dict[Hashable, float]:
-        """Tokens per request, by class."""
+    def _charge(self, batch: list[PictureState], able: list[PictureState]) -> None:
         requests: dict[Hashable, set[str]] = {}
         for picture in self._pictures.values():
             requests.setdefault(picture.turn, set()).add(picture.key.request_id)
         costs: dict[Hashable, float] = {}
         for picture in batch:
             costs[picture.turn] = costs.get(picture.turn, 0.0) + picture.cost / len(requests[picture.turn])
-        return costs
+        competing = {picture.key.request_id for picture in able if picture.order[0] == able[0].order[0]}
+        self._turns.charge(costs, sum(picture.cost for picture in batch) / len(competing))
 
     def _count_apart(self, lead: PictureState, batch: list[PictureState], able: list[PictureState]) -> None:
         taken = {picture.key for picture in batch}
