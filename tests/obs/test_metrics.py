@@ -17,7 +17,7 @@ def moved() -> ServerMetrics:
     metrics.responded("/x", 200)
     metrics.refused("invalid_request")
     metrics.ended(RequestFigures("finished", 3, 1, 4, 1.5, 0.1, 0.2, 0.9, 0.3, ((0.2, 2),), 0.6, 2))
-    metrics.stage_ended(StageFigures("thinker", 0, "failed", "stage_failed", 3, 1, 4, 1.5, 0.1, 0.2, 0.15, 0.3, 0.4))
+    metrics.stage_ended(StageFigures("thinker", 0, "failed", "stage_failed", 3, 1, 4, 1.5, 2, 0.1, 0.2, 0.15, 0.3, 0.4))
     metrics.item_sent("thinker", "speaker", 100)
     metrics.item_taken("thinker", "speaker", 0.1, 0.2)
     return metrics

@@ -37,7 +37,7 @@ CONFIG = OrchestratorConfig(
     edges=(EdgePlan(0, 1),),
     processes={"a": 1, "b": 1},
 )
-USAGE = Usage(prompt_tokens=3, completion_tokens=5)
+USAGE = Usage(prompt_tokens=3, completion_tokens=5, images=2)
 TIMES = StageTimes(queued_s=0.1, prepare_s=0.05, running_s=0.5, forward_s=0.4)
 
 
@@ -158,9 +158,9 @@ def test_a_whole_life_adds_up_and_leaves_nothing() -> None:
     assert len(world.heard.taken) == len(world.heard.sent) == 3
     assert flow.waiting_s == {0: 0.0, 1: 0.0}
     ended = world.heard.stages
-    assert [(figures.stage, figures.outcome, figures.completion_tokens) for figures in ended] == [
-        ("thinker", "finished", 5),
-        ("speaker", "finished", 5),
+    assert [(one.stage, one.outcome, one.completion_tokens, one.images) for one in ended] == [
+        ("thinker", "finished", 5, 2),
+        ("speaker", "finished", 5, 2),
     ]
     assert (ended[0].queued_s, ended[0].running_s, ended[0].forward_s) == (0.1, 0.5, 0.4)
     assert ended[0].prepare_s == 0.05

@@ -27,6 +27,7 @@ class StageFigures:
     cached_tokens: int = 0
     completion_tokens: int = 0
     audio_seconds: float = 0.0
+    images: int = 0
     waiting_s: float = 0.0
     queued_s: float | None = None
     prepare_s: float | None = None

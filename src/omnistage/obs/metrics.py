@@ -162,6 +162,7 @@ class _StageSeries:
         self._errors = metrics.counter("stage_errors", "Runs that failed, by the error's code", *place, "code")
         self._tokens = metrics.counter("stage_tokens", "Tokens, by kind", *place, "kind")
         self._audio = metrics.counter("stage_audio_seconds", "Seconds of audio that were made", *place)
+        self._images = metrics.counter("stage_images", "Pictures that were made", *place)
         self._waiting = metrics.histogram("stage_waiting_seconds", "Until the stage got a request", _FINE, *place)
         self._queued = metrics.histogram("stage_queued_seconds", "In the stage, before its first step", _FINE, *place)
         self._prepare = metrics.histogram("stage_prepare_seconds", "Of that, in its processor", _FINE, *place)
@@ -182,6 +183,8 @@ class _StageSeries:
                 self._tokens.labels(*place, kind).inc(count)
         if figures.audio_seconds:
             self._audio.labels(*place).inc(figures.audio_seconds)
+        if figures.images:
+            self._images.labels(*place).inc(figures.images)
         for histogram, value in (
             (self._waiting, figures.waiting_s),
             (self._queued, figures.queued_s),

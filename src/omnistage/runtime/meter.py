@@ -295,6 +295,7 @@ class MeterState:
                 cached_tokens=counted.cached_tokens,
                 completion_tokens=counted.completion_tokens,
                 audio_seconds=counted.audio_seconds,
+                images=counted.images,
                 waiting_s=run.waiting_s,
                 queued_s=None if times is None else times.queued_s,
                 prepare_s=None if times is None else times.prepare_s,
