@@ -61,6 +61,18 @@ SCHEDULE: dict[str, Any] = {
 }
 
 
+PREPROCESSOR: dict[str, Any] = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "min_pixels": 56 * 56,
+    "max_pixels": 28 * 28 * 1280,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
 def write_qwen_image(folder: Path, class_name: str = "QwenImagePipeline", *, seed: int = 0, **changes: Any) -> Path:
     """A whole folder for the pipeline `class_name` of diffusers. `changes` are the transformer's."""
     from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler
@@ -77,9 +89,17 @@ def write_qwen_image(folder: Path, class_name: str = "QwenImagePipeline", *, see
     for name, part in parts.items():
         if name != "transformer":
             part.save_pretrained(folder / name)
+    if class_name != "QwenImagePipeline":
+        write_processor(folder)
     classes = {name: [type(part).__module__.split(".")[0], type(part).__name__] for name, part in parts.items()}
     (folder / "model_index.json").write_text(json.dumps({"_class_name": class_name, **classes}))
     return folder
+
+
+def write_processor(folder: Path) -> None:
+    """How pictures are read, which only folders of edit pipelines say."""
+    (folder / "processor").mkdir(exist_ok=True)
+    (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
 
 
 def write_transformer(folder: Path, *, seed: int = 0, **changes: Any) -> Any:

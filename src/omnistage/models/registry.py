@@ -6,5 +6,8 @@ REGISTRY: dict[str, str] = {
     "demo": "omnistage.models.demo.pipeline:PIPELINE",
     "qwen3_omni_moe": "omnistage.models.qwen3_omni.pipeline:PIPELINE",
     "qwen3_omni_moe_thinker": "omnistage.models.qwen3_omni.pipeline:THINKER_PIPELINE",
+    "qwen_image": "omnistage.models.qwen_image.pipeline:PIPELINE",
+    "qwen_image_edit": "omnistage.models.qwen_image.pipeline:EDIT_PIPELINE",
+    "qwen_image_edit_plus": "omnistage.models.qwen_image.pipeline:EDIT_PLUS_PIPELINE",
     "causal_lm": "omnistage.models.causal_lm.pipeline:PIPELINE",
 }

@@ -34,8 +34,8 @@ class Asked:
     it does not live to see."""
 
     prompt: str = "a cat"
-    height: int = 32
-    width: int = 32
+    height: int | None = 32
+    width: int | None = 32
     steps: int = 4
     seed: int = 1
     scale: float | None = None

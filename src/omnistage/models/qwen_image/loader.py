@@ -8,20 +8,25 @@ import torch
 
 from omnistage.config.stage import DiffusionStageConfig
 from omnistage.modeling.tensors import dtype_of
+from omnistage.models.qwen_image.edit_model import QwenImageEdit
+from omnistage.models.qwen_image.edit_prompts import EDIT
 from omnistage.models.qwen_image.model import Parts, QwenImage
 from omnistage.models.qwen_image.prompts import DRAWING, Template
 from omnistage.models.qwen_image.settings import (
     check_fit,
+    picture_pixels,
     picture_sizes,
     picture_token,
     schedule_shape,
     text_shape,
     transformer_shape,
     vae_shape,
+    vision_shape,
 )
 from omnistage.models.qwen_image.text_encoder import TextEncoder
 from omnistage.models.qwen_image.transformer import Transformer
-from omnistage.models.qwen_image.weights import read_text_encoder, read_transformer, read_vae
+from omnistage.models.qwen_image.vision import VisionEncoder
+from omnistage.models.qwen_image.weights import read_text_encoder, read_transformer, read_vae, read_vision
 
 
 def load(config: DiffusionStageConfig) -> QwenImage:
@@ -42,3 +47,13 @@ def load_parts(config: DiffusionStageConfig, template: Template, *, reads_pictur
         sizes=picture_sizes(vae, config.extras),
         dropped=template.dropped,
     )
+
+
+@torch.inference_mode()
+def load_edit(config: DiffusionStageConfig) -> QwenImageEdit:
+    """Of QwenImageEditPipeline and of QwenImageEditPlusPipeline, which differ in what their processors make of pictures. Raises
+    BrokenCheckpointError."""
+    folder = Path(config.model_path)
+    shape = vision_shape(folder)
+    vision = VisionEncoder(shape, read_vision(folder, shape, dtype_of(config.dtype)))
+    return QwenImageEdit(load_parts(config, EDIT.template, reads_pictures=True), vision, picture_pixels(folder, shape))

@@ -53,18 +53,11 @@ class QwenImage:
     def plan(self, request: OmniRequest, params: DiffusionParams, inputs: Mapping[str, Any]) -> PicturePlan:
         """`inputs` as processor.py makes them."""
         ask = checked(params, self.parts.sizes)
-        conditions = conditions_of(inputs, ask)
-        grid = self._grid(ask)
-        length = max(condition.tokens for condition in conditions) - self.parts.dropped
-        return PicturePlan(
-            height=ask.height,
-            width=ask.width,
-            steps=ask.steps,
-            conditions=conditions,
-            tokens=grid[0] * grid[1] + length,
-            guidance=ask.scale,
-            extras={"grid": grid},
+        conditions = tuple(
+            Condition(inputs[f"{name}_key"], {"ids": inputs[f"{name}_ids"]}, len(inputs[f"{name}_ids"]))
+            for name in branches_of(ask)
         )
+        return self._planned(ask, conditions, {"grids": (self._grid(ask.height, ask.width),)})
 
     def encode(self, conditions: Sequence[Condition]) -> list[Any]:
         """For each {"text": [tokens, d]}, as the first block reads it."""
@@ -72,8 +65,9 @@ class QwenImage:
         return [{"text": self._text_rows(hidden)} for hidden in self.parts.text_encoder.encode(inputs)]
 
     def prepare(self, plan: PicturePlan, branches: tuple[Any, ...], generator: torch.Generator) -> Denoising:
-        noise = self._noise(plan.extras["grid"], generator)
-        return self._begun(plan, branches, noise, {"grids": (plan.extras["grid"],)})
+        noise = self._noise(plan.extras["grids"][0], generator)
+        levels = noise_levels(self.parts.schedule, plan.steps, len(noise))
+        return self._begun(noise, EulerSolver(levels), branches, {"grids": plan.extras["grids"]})
 
     # ---- steps ---------------------------------------------------------------------------------------------------------
 
@@ -129,37 +123,39 @@ class QwenImage:
 
     # ---- parts ---------------------------------------------------------------------------------------------------------
 
-    def _grid(self, ask: Ask) -> Grid:
+    def _grid(self, height: int, width: int) -> Grid:
         multiple = self.parts.sizes.multiple
-        return ask.height // multiple, ask.width // multiple
+        return height // multiple, width // multiple
+
+    def _planned(self, ask: Ask, conditions: tuple[Condition, ...], extras: Mapping[str, Any]) -> PicturePlan:
+        text = max(condition.tokens for condition in conditions) - self.parts.dropped
+        return PicturePlan(
+            height=ask.height,
+            width=ask.width,
+            steps=ask.steps,
+            conditions=conditions,
+            tokens=text + sum(tall * wide for tall, wide in extras["grids"]),
+            guidance=ask.scale,
+            extras=extras,
+        )
 
     def _text_rows(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.parts.transformer.embed_text(hidden[self.parts.dropped :])
 
     def _noise(self, grid: Grid, generator: torch.Generator) -> torch.Tensor:
         channels = self.parts.transformer.shape.channels // PATCH**2
-        drawn = torch.randn((channels, grid[0] * PATCH, grid[1] * PATCH), generator=generator)
-        return packed(drawn)
+        return packed(torch.randn((channels, grid[0] * PATCH, grid[1] * PATCH), generator=generator))
 
     def _begun(
-        self, plan: PicturePlan, branches: tuple[Any, ...], noise: torch.Tensor, extras: dict[str, Any]
+        self, noise: torch.Tensor, solver: EulerSolver, branches: tuple[Any, ...], extras: dict[str, Any]
     ) -> Denoising:
-        levels = noise_levels(self.parts.schedule, plan.steps, len(noise))
-        return Denoising(
-            latents=noise,
-            timesteps=timesteps(self.parts.schedule, levels),
-            solver=EulerSolver(levels),
-            branches=branches,
-            extras=extras,
-        )
+        times = timesteps(self.parts.schedule, solver.noise)
+        return Denoising(latents=noise, timesteps=times, solver=solver, branches=branches, extras=extras)
 
 
-def conditions_of(inputs: Mapping[str, Any], ask: Ask) -> tuple[Condition, ...]:
-    """The prompt, and the negative one where there is guidance."""
-    names = ("positive",) if ask.negative is None else ("positive", "negative")
-    return tuple(
-        Condition(inputs[f"{name}_key"], {"ids": inputs[f"{name}_ids"]}, len(inputs[f"{name}_ids"])) for name in names
-    )
+def branches_of(ask: Ask) -> tuple[str, ...]:
+    """Of a picture: that of the prompt, and the negative one where there is guidance."""
+    return ("positive",) if ask.negative is None else ("positive", "negative")
 
 
 def packed(latents: torch.Tensor) -> torch.Tensor:

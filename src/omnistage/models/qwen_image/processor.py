@@ -53,5 +53,7 @@ def params_of(request: OmniRequest, stage_id: int, defaults: DiffusionParams) ->
     return found
 
 
-def branch(name: str, ids: Ids) -> dict[str, Any]:
-    return {f"{name}_ids": ids, f"{name}_key": hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()}
+def branch(name: str, ids: Ids, pictures: str = "") -> dict[str, Any]:
+    """`pictures` names those that belong to the ids."""
+    content = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
+    return {f"{name}_ids": ids, f"{name}_key": f"{content}{pictures}"}

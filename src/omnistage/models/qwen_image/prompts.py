@@ -47,11 +47,12 @@ DRAWING = Template(_DRAWING, 34)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request asks to see, with the pictures that it is to be made of; `field` is the caller's name for the text."""
+    """What a request asks to see, with the pictures that it is to be made of and its mask; `field` is the caller's name for the
+    text."""
 
     text: str
     field: str
-    pictures: tuple[Media, ...] = ()
+    media: tuple[Media, ...] = ()
 
 
 def wish_of(prompt: Prompt) -> Wish:
@@ -69,8 +70,7 @@ def wish_of(prompt: Prompt) -> Wish:
     texts = [part["text"] for part in parts if part.get("type") == "text" and part.get("text")]
     if not "".join(texts).strip():
         raise InvalidRequestError.of(where, content, "a text that is not blank")
-    pictures = tuple(prompt.media[part["media"]] for part in parts if part.get("type") == "image")
-    return Wish("\n".join(texts), where, pictures)
+    return Wish("\n".join(texts), where, tuple(prompt.media[part["media"]] for part in parts if "media" in part))
 
 
 class WishReader:

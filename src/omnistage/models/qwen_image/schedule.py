@@ -30,6 +30,21 @@ class EulerSolver:
         return torch.add(latents, prediction, alpha=-self.noise[index])
 
 
+@dataclass(frozen=True, slots=True)
+class MaskedSolver(EulerSolver):
+    """Draws where `drawn` [tokens, channels] is true; elsewhere the picture is `original`, at the noise of each step. `first` is
+    the noise that the latents were."""
+
+    original: torch.Tensor
+    first: torch.Tensor
+    drawn: torch.Tensor
+
+    def step(self, prediction: torch.Tensor, index: int, latents: torch.Tensor) -> torch.Tensor:
+        stepped = EulerSolver.step(self, prediction, index, latents)
+        level = self.noise[index + 1]
+        return torch.where(self.drawn, stepped, level * self.first + (1.0 - level) * self.original)
+
+
 def noise_levels(shape: ScheduleShape, steps: int, tokens: int) -> tuple[float, ...]:
     """`steps` levels from 1 down, and 0, for pictures of `tokens` tokens."""
     levels = np.linspace(1.0, 1 / steps, steps).astype(np.float32)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from omnistage.core.errors import BrokenCheckpointError
-from omnistage.modeling.folder import CONFIG, Section, read_json
+from omnistage.modeling.folder import CONFIG, Section, read_json, read_json_if_any
+from omnistage.modeling.patches import PatchSizes, Pixels, pixel_bounds, pixels_of
 
-TRANSFORMER, TEXT_ENCODER, VAE, SCHEDULER = "transformer", "text_encoder", "vae", "scheduler"
+TRANSFORMER, TEXT_ENCODER, VAE, SCHEDULER, PROCESSOR = "transformer", "text_encoder", "vae", "scheduler", "processor"
 """Folders of a model, named as in model_index.json."""
 
 PATCH = 2
@@ -74,6 +75,27 @@ class TextShape:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+
+@dataclass(frozen=True, slots=True)
+class VisionShape:
+    """The vision encoder of Qwen2.5-VL. `merge` patches on a side make a square, `window` squares on a side a window; in
+    `full_layers` a patch sees more than its own."""
+
+    width: int
+    inner: int
+    heads: int
+    num_layers: int
+    out_width: int
+    patch_size: int
+    temporal_patch_size: int
+    merge: int
+    window: int
+    full_layers: frozenset[int]
+
+    @property
+    def patch_shape(self) -> tuple[int, ...]:
+        return 3, self.temporal_patch_size, self.patch_size, self.patch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +192,44 @@ def text_shape(folder: Path) -> TextShape:
         rope_theta=rope.number("rope_theta", own.number("rope_theta", 1_000_000.0)),
         rope_sections=rope.integers("mrope_section", (16, 24, 24), least=0),
     )
+
+
+def vision_shape(folder: Path) -> VisionShape:
+    own = _section(folder, TEXT_ENCODER).section("vision_config")
+    _only(own, "hidden_act", "silu", "silu")
+    _only(own, "in_channels", 3, "3")
+    layers, patch, merge = (
+        own.integer("depth", 32, least=1),
+        own.integer("patch_size", 14),
+        own.integer("spatial_merge_size", 2),
+    )
+    window = own.integer("window_size", 112) // (merge * patch)
+    return VisionShape(
+        width=own.integer("hidden_size", 3584, least=1),
+        inner=own.integer("intermediate_size", 3420, least=1),
+        heads=own.integer("num_heads", 16, least=1),
+        num_layers=layers,
+        out_width=own.integer("out_hidden_size", 3584, least=1),
+        patch_size=patch,
+        temporal_patch_size=own.integer("temporal_patch_size", 2, least=1),
+        merge=merge,
+        window=max(1, window),
+        full_layers=frozenset(own.integers("fullatt_block_indexes", (7, 15, 23, 31), least=0)),
+    )
+
+
+def picture_pixels(folder: Path, vision: VisionShape) -> Pixels:
+    """How pictures become patches, from the folder `processor` as it was published or as later transformers write it."""
+    path = folder / PROCESSOR
+    nested, shared = (
+        read_json_if_any(path, "processor_config.json") or {},
+        read_json_if_any(path, "preprocessor_config.json"),
+    )
+    own = Section(nested.get("image_processor") or shared or {}, f"{path}")
+    if not own.values:
+        raise BrokenCheckpointError(f"{path} has no preprocessor_config.json; looked for how pictures are read")
+    sizes = PatchSizes(vision.patch_size, vision.temporal_patch_size, vision.merge)
+    return pixels_of(own, sizes, *pixel_bounds(own))
 
 
 def picture_token(folder: Path) -> int:

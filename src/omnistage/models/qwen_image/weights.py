@@ -18,10 +18,12 @@ from omnistage.models.qwen_image.settings import (
     TextShape,
     TransformerShape,
     VaeShape,
+    VisionShape,
 )
 from omnistage.models.qwen_image.text_encoder import LayerWeights, TextWeights
 from omnistage.models.qwen_image.transformer import Affine, BlockWeights, StreamWeights, TransformerWeights
 from omnistage.models.qwen_image.vae import Attention, Convolution, Grown, Half, Layer, Residual, Shrunk, Vae
+from omnistage.models.qwen_image.vision import VisionLayer, VisionWeights
 
 _TIME_WIDTH = 256
 _STREAMS = {
@@ -98,6 +100,36 @@ def read_text_encoder(folder: Path, shape: TextShape, dtype: torch.dtype) -> Tex
         )
     embedding = read.matrix({f"{body}embed_tokens": shape.vocab_size}, hidden)
     return TextWeights(embedding, layers, read.vector(f"{body}norm.weight", hidden))
+
+
+def read_vision(folder: Path, shape: VisionShape, dtype: torch.dtype) -> VisionWeights:
+    """Names begin with `visual.`, or `model.visual.`."""
+    files = WeightsReader(folder / TEXT_ENCODER, dtype)
+    read = _Reader(files)
+    body = "model.visual." if files.names("model.visual.") else "visual."
+    width, square = shape.width, shape.width * shape.merge**2
+    layers = []
+    for index in range(shape.num_layers):
+        prefix = f"{body}blocks.{index}."
+        layers.append(
+            VisionLayer(
+                first_norm=read.vector(f"{prefix}norm1.weight", width),
+                qkv=read.affine({f"{prefix}attn.qkv": 3 * width}, width),
+                output=read.affine({f"{prefix}attn.proj": width}, width),
+                second_norm=read.vector(f"{prefix}norm2.weight", width),
+                gate_up=read.affine(
+                    dict.fromkeys((f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"), shape.inner), width
+                ),
+                down=read.affine({f"{prefix}mlp.down_proj": width}, shape.inner),
+            )
+        )
+    return VisionWeights(
+        embedding=files.read_joined({f"{body}patch_embed.proj.weight": [width, *shape.patch_shape]}).flatten(1),
+        layers=layers,
+        merge_norm=read.vector(f"{body}merger.ln_q.weight", width),
+        merge_up=read.affine({f"{body}merger.mlp.0": square}, square),
+        merge_down=read.affine({f"{body}merger.mlp.2": shape.out_width}, square),
+    )
 
 
 def read_vae(folder: Path, shape: VaeShape, dtype: torch.dtype, *, reads_pictures: bool) -> Vae:
