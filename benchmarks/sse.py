@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import uvicorn
@@ -72,9 +72,10 @@ async def _all_streams(port: int, chunks: int) -> None:
 
 
 class Side:
-    """A server process and its figures over the rounds."""
+    """A server process and its figures over the rounds. `warm` asks it something, by its port."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, warm: Callable[[int], Coroutine[Any, Any, object]] | None = None) -> None:
+        self._warm = warm or (lambda port: _all_streams(port, 10))
         self.port = free_port()
         self.process = subprocess.Popen([sys.executable, "-m", module, str(self.port)])
         self.rates: list[float] = []
@@ -84,7 +85,7 @@ class Side:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
-                asyncio.run(_all_streams(self.port, 10))
+                asyncio.run(self._warm(self.port))
                 return
             except ConnectionError:
                 time.sleep(0.1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import secrets
+from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -23,15 +24,20 @@ def checksum(array: np.ndarray[Any, Any]) -> int:
 
 
 class QueueLane:
-    """multiprocessing.Queue one way, another back: arrays are pickled by the queue, as its users have it."""
+    """multiprocessing.Queue one way, another back: arrays are pickled by the queue, as its users have it. With `relays`
+    each of so many processes takes them out of one queue and puts them into the next."""
 
     version = "multiprocessing"
 
-    def __init__(self) -> None:
-        self._there: Any = SPAWN.Queue()
-        self._back: Any = SPAWN.Queue()
-        self._reader: BaseProcess = SPAWN.Process(target=_read_queue, args=(self._there, self._back), daemon=True)
-        self._reader.start()
+    def __init__(self, relays: int = 0) -> None:
+        self._queues: list[Any] = [SPAWN.Queue() for _ in range(relays + 1)]
+        self._there, self._back = self._queues[0], SPAWN.Queue()
+        self._processes: list[BaseProcess] = [
+            *(SPAWN.Process(target=_relay, args=pair, daemon=True) for pair in pairwise(self._queues)),
+            SPAWN.Process(target=_read_queue, args=(self._queues[-1], self._back), daemon=True),
+        ]
+        for process in self._processes:
+            process.start()
 
     def send(self, array: np.ndarray[Any, Any]) -> int:
         self._there.put(array)
@@ -39,7 +45,15 @@ class QueueLane:
 
     def close(self) -> None:
         self._there.put(None)
-        self._reader.join(10)
+        for process in self._processes:
+            process.join(10)
+
+
+def _relay(taken: Any, given: Any) -> None:
+    array: Any = True
+    while array is not None:
+        array = taken.get()
+        given.put(array)
 
 
 def _read_queue(there: Any, back: Any) -> None:

@@ -44,6 +44,11 @@ def test_parts_come_in_order_with_their_bytes() -> None:
             b'--a\r\nContent-Disposition: form-data; name="x"\r\n\r\n1',
             "before its last boundary",
         ),
+        (  # breaks off in its second part
+            "multipart/form-data; boundary=a",
+            b'--a\r\nContent-Disposition: form-data; name="x"\r\n\r\n1\r\n--a\r\nContent-Disposition: form-data; name="y"\r\n\r\n2',
+            "before its last boundary",
+        ),
         ("multipart/form-data; boundary=a", b"--a\r\n\r\n1\r\n--a--\r\n", "a part has no name"),
         (
             "multipart/form-data; boundary=a",

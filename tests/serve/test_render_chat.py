@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
-import msgspec
+import numpy as np
 import pytest
 
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
+from omnistage.serve.coding import filled
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object, logprobs_object, usage_object
 from omnistage.serve.render.sse import encode, event
 
@@ -98,7 +99,7 @@ def test_log_probabilities_are_spelt_where_the_stage_spells_them() -> None:
 
 def test_a_whole_reply_without_text_or_sound() -> None:
     """Fault: an empty answer has no choice."""
-    reply = completion_object(TEXT, OmniRequestOutput("r", 0, "text", True, "length"), None, Usage(prompt_tokens=2))
+    reply = completion_object(TEXT, OmniRequestOutput("r", 0, "text", True, "length"), Usage(prompt_tokens=2))
     assert [choice["message"]["content"] for choice in reply["choices"]] == [""]
     assert reply["choices"][0]["finish_reason"] == "length"
     assert "audio" not in reply["choices"][0]["message"]
@@ -126,8 +127,8 @@ def test_metrics_come_where_they_were_asked_for_and_the_usage_stays_last() -> No
     *_, metrics, usage = read(ChatStreamState(frame).end(output, Usage()))
     assert (metrics["choices"], metrics["metrics"], metrics["usage"]) == ([], {"ttft_s": 0.5}, None)
     assert "metrics" not in usage and usage["usage"]["total_tokens"] == 0
-    assert completion_object(frame, output, None, Usage())["metrics"] == {"ttft_s": 0.5}
-    assert "metrics" not in completion_object(TEXT, output, None, Usage())
+    assert completion_object(frame, output, Usage())["metrics"] == {"ttft_s": 0.5}
+    assert "metrics" not in completion_object(TEXT, output, Usage())
     assert not any("metrics" in chunk for chunk in read(ChatStreamState(TEXT).end(output, Usage())))
 
 
@@ -162,18 +163,19 @@ def test_a_chunk_put_together_from_bytes_is_the_plain_object(include_usage: bool
 def test_pictures_are_parts_of_the_message() -> None:
     """Fault: pictures are dropped, or their URLs are escaped, or a message without any has the field."""
     frame = ChatFrame("c", 100, "m", content=False, images=True)
-    url = msgspec.Raw(b'"data:image/png;base64,AA+/"')
+    file = b"\x00\x0f\xbf"
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA+/"}}
-    output = OmniRequestOutput("r", 0, "image", finished=True, finish_reason="stop")
-    reply = json.loads(encode(completion_object(frame, output, None, Usage(), [url, url])))
+    images = (np.zeros((1, 1, 3), np.uint8),) * 2
+    output = OmniRequestOutput("r", 0, "image", finished=True, finish_reason="stop", images=images)
+    reply = json.loads(b"".join(filled(encode(completion_object(frame, output, Usage())), [file, file])))
     message = reply["choices"][0]["message"]
     assert (message["content"], message["images"]) == (None, [part, part])
     state = ChatStreamState(frame)
-    role, shown, end = read(state.images([url]), state.end(output, Usage()))
+    role, shown, end = read(b"".join(filled(state.images(1), [file])), state.end(output, Usage()))
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": None}
     assert shown["choices"][0]["delta"] == {"images": [part]}
     assert end["choices"][0]["finish_reason"] == "stop"
-    assert "images" not in completion_object(TEXT, output, None, Usage())["choices"][0]["message"]
+    assert "images" not in completion_object(TEXT, output, Usage())["choices"][0]["message"]
 
 
 @pytest.mark.parametrize(("audio_id", "expected"), [("audio_1", "length"), (None, "stop")])
@@ -185,5 +187,4 @@ def test_speech_that_was_cut_shows_although_its_text_is_whole(audio_id: str | No
     chunks = read(state.text(text), state.end(ended("length"), Usage()))
     assert chunks[-1]["choices"][0]["finish_reason"] == expected
     whole = OmniRequestOutput("r", 0, "text", finished=True, finish_reason="length", outputs=(text,))
-    sound = None if audio_id is None else msgspec.Raw(b'""')
-    assert completion_object(frame, whole, sound, Usage())["choices"][0]["finish_reason"] == expected
+    assert completion_object(frame, whole, Usage())["choices"][0]["finish_reason"] == expected

@@ -2,9 +2,8 @@
 
 import json
 
-import msgspec
-
 from omnistage.core.request import Usage
+from omnistage.serve.coding import filled
 from omnistage.serve.render.images import (
     ImageFrame,
     ShownPicture,
@@ -17,7 +16,8 @@ from omnistage.serve.render.images import (
 from omnistage.serve.render.sse import encode
 
 FRAME = ImageFrame("image_edit", 100, "webp", "opaque")
-SHOWN = ShownPicture(msgspec.Raw(b'"AA+/"'), "3x2", 4)
+SHOWN = ShownPicture("3x2", 4)
+FILE = b"\x00\x0f\xbf"
 SHARED = {"background": "opaque", "output_format": "webp", "quality": "auto", "size": "3x2"}
 USED = {
     "input_tokens": 3,
@@ -30,7 +30,7 @@ USAGE = Usage(prompt_tokens=3, completion_tokens=4, images=1)
 
 def read(data: bytes) -> dict[str, object]:
     """The event's value; its name must be its type."""
-    name, value, end = data.decode().split("\n", 2)
+    name, value, end = b"".join(filled(data, [FILE])).decode().split("\n", 2)
     event = json.loads(value.removeprefix("data: "))
     assert (name, end) == (f"event: {event['type']}", "\n")
     return dict(event)
@@ -38,10 +38,11 @@ def read(data: bytes) -> dict[str, object]:
 
 def test_a_whole_reply_names_what_it_holds() -> None:
     """Fault: a data: URL stands where base64 is looked for, or the base64 is escaped."""
-    for url, name in ((False, "b64_json"), (True, "url")):
-        reply = json.loads(encode(images_object(FRAME, [SHOWN, SHOWN], USAGE, url=url)))
-        assert reply == {"created": 100, "data": [{name: "AA+/"}] * 2, **SHARED, "usage": USED}
-    assert images_object(FRAME, [], USAGE, url=False)["data"] == []
+    for url, shown in ((False, {"b64_json": "AA+/"}), (True, {"url": "data:image/webp;base64,AA+/"})):
+        text = encode(images_object(FRAME, [SHOWN, SHOWN], USAGE, url=url))
+        reply = json.loads(b"".join(filled(text, [FILE, FILE])))
+        assert reply == {"created": 100, "data": [shown] * 2, **SHARED, "usage": USED}
+    assert images_object(FRAME, [], USAGE)["data"] == []
     assert (usage_object(USAGE), size_of((2, 3, 4))) == (USED, "3x2")
 
 

@@ -285,7 +285,6 @@ async def test_no_picture_is_encoded_and_no_form_read_on_the_event_loop(monkeypa
         monkeypatch.setattr(module, name, watched)
 
     watch(pictures, "encoded")
-    watch(pictures, "quoted")
     watch(pictures, "_size")
     watch(images_route, "edit_request")
     await ask({"n": 2})
@@ -295,7 +294,7 @@ async def test_no_picture_is_encoded_and_no_form_read_on_the_event_loop(monkeypa
         for stream in (False, True):
             body = {"messages": [{"role": "user", "content": "a cat"}], "modalities": ["image"], "stream": stream}
             assert (await client.post(CHAT, json=body)).status_code == 200
-    assert threads == {"encoded": {False}, "quoted": {False}, "_size": {False}, "edit_request": {False}}
+    assert threads == {"encoded": {False}, "_size": {False}, "edit_request": {False}}
 
 
 async def test_a_chat_answers_with_pictures() -> None:

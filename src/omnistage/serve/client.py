@@ -6,7 +6,7 @@ A client that goes ends what is done for it: the work is cancelled, and with it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omnistage.serve.coding import filled, filled_nbytes
 from omnistage.serve.connection import PIECES, WritePiece
 
 T = TypeVar("T")
@@ -72,6 +73,22 @@ class EventStream(Response):
         async with aclosing(self._events) as events:
             async for event in events:
                 await write(event)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class FilledJson(Response):
+    """An answer in JSON whose holes are filled by files while it is sent (serve.coding), at the pace of the client."""
+
+    media_type = "application/json"
+
+    def __init__(self, text: bytes, files: Sequence[bytes] = ()) -> None:
+        super().__init__(text, headers={"content-length": str(filled_nbytes(text, files))})
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in filled(bytes(self.body), self._files):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

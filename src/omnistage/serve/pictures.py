@@ -1,26 +1,26 @@
 """Pictures to bytes, and how large pictures are that came as bytes. Arrays are uint8 [height, width, channels], 3 channels or 4
 with opacity.
 
-Encoding takes up to a second, so routes call `encoded` in a thread: Pillow lets others run meanwhile. Of a file that came nothing
-is decoded but its head; whoever draws decodes it, within bounds.
+Encoding takes up to a second, so routes call `all_encoded`, which does it in threads: Pillow lets others run meanwhile. Of a file
+that came nothing is decoded but its head; whoever draws decodes it, within bounds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 from PIL import Image
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media
-from omnistage.serve.coding import quoted
 
 FORMATS = ("png", "jpeg", "webp")
 READ = ("PNG", "JPEG", "WEBP")
@@ -29,7 +29,6 @@ _WEBP_METHOD = 0  # 0 to 6: the others take two to five times as long for a tent
 _WHITE = (255, 255, 255)
 
 Pixels = np.ndarray[Any, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,9 @@ class PictureFormat:
     quality: int = 100
     opaque: bool = False
 
-    @property
-    def media_type(self) -> str:
-        return f"image/{self.name}"
-
 
 PNG = PictureFormat()
+_ENCODERS = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), "encoder")
 
 
 def encoded(pixels: Pixels, form: PictureFormat) -> bytes:
@@ -69,19 +65,11 @@ def encoded(pixels: Pixels, form: PictureFormat) -> bytes:
     return file.getvalue()
 
 
-async def all_off_the_loop(make: Callable[[Pixels], T], pictures: Sequence[Pixels]) -> list[T]:
-    """What `make` makes of each picture, in threads, in order."""
-    return list(await asyncio.gather(*(asyncio.to_thread(make, picture) for picture in pictures)))
-
-
-def picture_url(pixels: Pixels, form: PictureFormat = PNG) -> msgspec.Raw:
-    """A JSON string: a data: URL."""
-    return quoted(encoded(pixels, form), f"data:{form.media_type};base64,".encode())
-
-
-def picture_base64(pixels: Pixels, form: PictureFormat = PNG) -> msgspec.Raw:
-    """A JSON string: base64 of the file."""
-    return quoted(encoded(pixels, form))
+async def all_encoded(pictures: Sequence[Pixels], form: PictureFormat = PNG) -> list[bytes]:
+    """Whole files, in order, made in threads: over all requests as many at a time as there are cores but one, which stays with the
+    event loop."""
+    loop = asyncio.get_running_loop()
+    return list(await asyncio.gather(*(loop.run_in_executor(_ENCODERS, encoded, pixels, form) for pixels in pictures)))
 
 
 def require_readable(media: Sequence[Media]) -> None:

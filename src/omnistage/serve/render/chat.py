@@ -1,7 +1,7 @@
 """Outputs of the engine in the shape of OpenAI's chat completions, whole and streamed. Pure: time and bytes come in.
 
 Text stands in `content` where text was asked for, and in the audio object's `transcript` where audio was asked for. Pictures stand
-in `images`, as parts of a message that hold data: URLs. What is long comes as a JSON string that is made already.
+in `images`, as parts of a message that hold data: URLs. Whole sounds and pictures are holes (serve.coding), sound first.
 A stream's events per choice: role first; content, audio and images as they come; the audio object's expiry; the finish reason.
 Then, if asked for, one event with the request's metrics, and one with the usage. Times are Unix seconds.
 """
@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from omnistage.core.output import CompletionOutput, OmniRequestOutput
 from omnistage.core.request import Usage
-from omnistage.serve.coding import base64_of
+from omnistage.serve.coding import base64_of, hole, url_head
 from omnistage.serve.render.sse import encode
 
 AUDIO_LIFETIME_S = 3600
@@ -86,9 +84,9 @@ class ChatStreamState:
         delta = (b'{"audio":{"id":', audio_id, b',"data":"', base64_of(data), b'"}}')
         return b"".join((begin, self._head, b'{"index":0,"delta":', *delta, _NO_MORE, self._tail))
 
-    def images(self, urls: Sequence[msgspec.Raw]) -> bytes:
-        """The events for whole pictures."""
-        return self._begin(0) + self._choice(0, {"images": image_parts(urls)})
+    def images(self, count: int) -> bytes:
+        """The event for whole pictures."""
+        return self._begin(0) + self._choice(0, {"images": image_parts(count)})
 
     def end(self, output: OmniRequestOutput, usage: Usage) -> bytes:
         """The events after the last piece of text and sound."""
@@ -125,15 +123,8 @@ class ChatStreamState:
         return self._head + choice + self._tail
 
 
-def completion_object(
-    frame: ChatFrame,
-    output: OmniRequestOutput,
-    sound: msgspec.Raw | None,
-    usage: Usage,
-    urls: Sequence[msgspec.Raw] = (),
-) -> dict[str, Any]:
-    """The whole reply. `sound` is base64 of the sound in the reply's format, None where none was asked for; `urls` are the
-    pictures."""
+def completion_object(frame: ChatFrame, output: OmniRequestOutput, usage: Usage) -> dict[str, Any]:
+    """The whole reply."""
     completions = output.outputs or (CompletionOutput(0),)
     measured = {"metrics": metrics_object(output)} if frame.include_metrics else {}
     return {
@@ -142,7 +133,7 @@ def completion_object(
         "created": frame.created,
         "model": frame.model,
         "system_fingerprint": None,
-        "choices": [_choice(frame, output, completion, sound, urls) for completion in completions],
+        "choices": [_choice(frame, output, completion) for completion in completions],
         "usage": usage_object(usage),
         **measured,
     }
@@ -153,32 +144,26 @@ def metrics_object(output: OmniRequestOutput) -> dict[str, Any]:
     return {name: value for name, value in output.metrics.items() if name != "usage"}
 
 
-def image_parts(urls: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
+def image_parts(count: int) -> list[dict[str, Any]]:
     """Pictures as a message shows them."""
-    return [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"type": "image_url", "image_url": {"url": hole(url_head("png"))}}] * count
 
 
-def _choice(
-    frame: ChatFrame,
-    output: OmniRequestOutput,
-    completion: CompletionOutput,
-    sound: msgspec.Raw | None,
-    urls: Sequence[msgspec.Raw],
-) -> dict[str, Any]:
+def _choice(frame: ChatFrame, output: OmniRequestOutput, completion: CompletionOutput) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": completion.text if frame.content else None,
         "refusal": None,
     }
-    if frame.images:
-        message["images"] = image_parts(urls)
-    if sound is not None:
+    if frame.audio_id is not None:
         message["audio"] = {
             "id": frame.audio_id,
-            "data": sound,
+            "data": hole(),
             "transcript": completion.text,
             "expires_at": frame.expires_at,
         }
+    if frame.images:
+        message["images"] = image_parts(len(output.images))
     return {
         "index": completion.index,
         "message": message,

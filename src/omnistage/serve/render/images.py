@@ -1,4 +1,4 @@
-"""Pictures of the engine in the shape of OpenAI's images endpoints, whole and streamed. Pure: times and encoded pictures come in.
+"""Pictures of the engine in the shape of OpenAI's images endpoints, whole and streamed, with holes for the files (serve.coding).
 
 A stream has an event for every partial picture and one for every picture, which is `completed`; the last of these has the usage,
 the others, of a request for several pictures, have none. `index` says which of the pictures it is. Times are Unix seconds.
@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from omnistage.core.request import Usage
+from omnistage.serve.coding import hole, url_head
 from omnistage.serve.render.sse import named_event
 
 
@@ -32,9 +31,8 @@ class ImageFrame:
 
 @dataclass(frozen=True, slots=True)
 class ShownPicture:
-    """`data`: a JSON string, base64 or a data: URL. `size` as WIDTHxHEIGHT."""
+    """Which of a request's pictures it is, and its `size` as WIDTHxHEIGHT."""
 
-    data: msgspec.Raw
     size: str
     index: int = 0
 
@@ -44,12 +42,14 @@ def size_of(shape: Sequence[int]) -> str:
     return f"{shape[1]}x{shape[0]}"
 
 
-def images_object(frame: ImageFrame, pictures: Sequence[ShownPicture], usage: Usage, *, url: bool) -> dict[str, Any]:
-    """The whole reply."""
-    name = "url" if url else "b64_json"
+def images_object(
+    frame: ImageFrame, pictures: Sequence[ShownPicture], usage: Usage, *, url: bool = False
+) -> dict[str, Any]:
+    """The whole reply; with `url` pictures come as data: URLs."""
+    data = {"url": hole(url_head(frame.output_format))} if url else {"b64_json": hole()}
     return {
         "created": frame.created,
-        "data": [{name: picture.data} for picture in pictures],
+        "data": [data for _ in pictures],
         **frame.shared,
         **({"size": pictures[0].size} if pictures else {}),
         "usage": usage_object(usage),
@@ -79,7 +79,7 @@ def _event(frame: ImageFrame, what: str, picture: ShownPicture, more: dict[str, 
     return named_event(
         {
             "type": f"{frame.kind}.{what}",
-            "b64_json": picture.data,
+            "b64_json": hole(),
             "created_at": frame.created,
             "size": picture.size,
             "index": picture.index,

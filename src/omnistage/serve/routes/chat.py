@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -20,11 +19,11 @@ from omnistage.core.errors import InvalidRequestError, OmniError
 from omnistage.core.output import OmniRequestOutput
 from omnistage.engine.admission import Ask, read_modalities
 from omnistage.engine.outputs import usage_of
-from omnistage.serve.client import EventStream, until_gone
-from omnistage.serve.coding import quoted
+from omnistage.serve.client import EventStream, FilledJson, until_gone
+from omnistage.serve.coding import filled
 from omnistage.serve.errors import error_object
 from omnistage.serve.media import DEFAULT_RATE, SHORT_SAMPLES, SILENCE, audio_format, encoded, streamed
-from omnistage.serve.pictures import all_off_the_loop, picture_url
+from omnistage.serve.pictures import all_encoded
 from omnistage.serve.protocol.chat import ChatRequest, as_sent, check_combinations, sampling_fields
 from omnistage.serve.protocol.strict import parsed
 from omnistage.serve.render.chat import ChatFrame, ChatStreamState, completion_object
@@ -66,7 +65,7 @@ def router(serving: Serving) -> APIRouter:
         if reply.stream:
             return EventStream(events(serving, reply, first, outputs), outputs.aclose)
         await outputs.aclose()
-        return Response(await whole_reply(serving, reply, first), media_type="application/json")
+        return await whole_reply(serving, reply, first)
 
     return routes
 
@@ -103,13 +102,13 @@ def reply_to(serving: Serving, body: ChatRequest) -> tuple[Ask, Reply]:
     return ask, Reply(stream, frame, audio_format(given, streamed=stream), body)
 
 
-async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> bytes:
-    """The body of the answer."""
-    sound = None
+async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> Response:
+    files = []
     if reply.frame.audio_id is not None:
-        sound = await asyncio.to_thread(_whole_audio, output, reply.audio_format)
-    urls = await all_off_the_loop(picture_url, output.images)
-    return encode(completion_object(reply.frame, output, sound, usage_of(serving.engine.model, output), urls))
+        files.append(await asyncio.to_thread(_whole_audio, output, reply.audio_format))
+    files += await all_encoded(output.images)
+    text = encode(completion_object(reply.frame, output, usage_of(serving.engine.model, output)))
+    return FilledJson(text, files)
 
 
 async def events(
@@ -124,6 +123,9 @@ async def events(
         async for output in outputs:
             if piece := await state.events(output):
                 yield piece
+            if output.images:
+                for piece in await state.pictures(output):
+                    yield piece
     except OmniError as error:
         told = as_sent(reply.body, error) if isinstance(error, InvalidRequestError) else error
         serving.metrics.refused(told.code)
@@ -146,9 +148,11 @@ class StreamedAnswerState:
         events = b"".join(map(self._chat.text, output.outputs))
         if "audio" in output.multimodal_output.tensors:
             events += self._chat.audio(await self._audio(output))
-        if output.images:
-            events += self._chat.images(await all_off_the_loop(picture_url, output.images))
         return events
+
+    async def pictures(self, output: OmniRequestOutput) -> Iterator[bytes]:
+        """The event for whole pictures, in pieces."""
+        return filled(self._chat.images(len(output.images)), await all_encoded(output.images))
 
     def _silence(self) -> bytes:
         """The event for a file without a sample, where there was nothing to be heard: its header, in a format that has one."""
@@ -164,10 +168,10 @@ class StreamedAnswerState:
         return await asyncio.to_thread(_streamed_audio, output, self._form, first)
 
 
-def _whole_audio(output: OmniRequestOutput, form: str) -> msgspec.Raw:
+def _whole_audio(output: OmniRequestOutput, form: str) -> bytes:
     payload = output.multimodal_output
     samples = payload.numpy("audio") if "audio" in payload.tensors else SILENCE
-    return quoted(encoded(samples, payload.metadata.get("sample_rate", DEFAULT_RATE), form))
+    return encoded(samples, payload.metadata.get("sample_rate", DEFAULT_RATE), form)
 
 
 def _streamed_audio(output: OmniRequestOutput, form: str, first: bool) -> bytes:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -20,16 +19,10 @@ from omnistage.core.output import OmniRequestOutput
 from omnistage.core.params import DiffusionParams
 from omnistage.engine.admission import Ask, stage_params
 from omnistage.engine.outputs import usage_of
-from omnistage.serve.client import EventStream, until_gone
+from omnistage.serve.client import EventStream, FilledJson, until_gone
+from omnistage.serve.coding import filled
 from omnistage.serve.errors import error_object
-from omnistage.serve.pictures import (
-    PictureFormat,
-    Pixels,
-    all_off_the_loop,
-    picture_base64,
-    picture_url,
-    require_readable,
-)
+from omnistage.serve.pictures import PictureFormat, all_encoded, require_readable
 from omnistage.serve.protocol.form import FORM
 from omnistage.serve.protocol.images import (
     EditRequest,
@@ -110,7 +103,7 @@ async def _answer(serving: Serving, request: Request, body: GenerationRequest, p
     if body.stream:
         return EventStream(events(serving, reply, first, outputs), outputs.aclose)
     await outputs.aclose()
-    return Response(await whole_reply(serving, reply, first), media_type="application/json")
+    return await whole_reply(serving, reply, first)
 
 
 def reply_to(serving: Serving, body: GenerationRequest) -> tuple[Ask, Reply]:
@@ -132,24 +125,23 @@ def reply_to(serving: Serving, body: GenerationRequest) -> tuple[Ask, Reply]:
     return ask, Reply(frame, form, url, count, body)
 
 
-async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> bytes:
-    """The body of the answer."""
-    make = partial(picture_url if reply.url else picture_base64, form=reply.form)
-    made = await all_off_the_loop(make, output.images)
-    shown = [ShownPicture(data, size_of(image.shape)) for data, image in zip(made, output.images, strict=True)]
-    return encode(images_object(reply.frame, shown, usage_of(serving.engine.model, output), url=reply.url))
+async def whole_reply(serving: Serving, reply: Reply, output: OmniRequestOutput) -> Response:
+    files = await all_encoded(output.images, reply.form)
+    shown = [ShownPicture(size_of(image.shape)) for image in output.images]
+    usage = usage_of(serving.engine.model, output)
+    return FilledJson(encode(images_object(reply.frame, shown, usage, url=reply.url)), files)
 
 
 async def events(
     serving: Serving, reply: Reply, first: OmniRequestOutput, outputs: Outputs
 ) -> AsyncGenerator[bytes, None]:
-    """All events of a stream, the last of which says why it broke off, where it did."""
+    """All events of a stream in pieces; the last one says why it broke off, where it did."""
     state = StreamedPicturesState(serving, reply)
     try:
-        if piece := await state.events(first):
+        for piece in await state.pieces(first):
             yield piece
         async for output in outputs:
-            if piece := await state.events(output):
+            for piece in await state.pieces(output):
                 yield piece
     except OmniError as error:
         told = as_sent(reply.body, error) if isinstance(error, InvalidRequestError) else error
@@ -164,25 +156,24 @@ class StreamedPicturesState:
         self._serving = serving
         self._reply = reply
         self._missing = reply.count
-        self._last: ShownPicture | None = None
+        self._last: tuple[ShownPicture, bytes] | None = None
 
-    async def events(self, output: OmniRequestOutput) -> bytes:
-        """What is new in one part. Empty where that is no picture."""
+    async def pieces(self, output: OmniRequestOutput) -> Iterator[bytes]:
+        """The event for what is new in one part. Nothing where that is no picture."""
         frame = self._reply.frame
         if output.finished and self._last is not None:
-            return completed_event(frame, self._last, usage_of(self._serving.engine.model, output))
+            shown, file = self._last
+            return filled(completed_event(frame, shown, usage_of(self._serving.engine.model, output)), [file])
         payload = output.multimodal_output
         if "image" not in payload.tensors:
-            return b""
-        shown = await self._shown(payload.numpy("image"), payload.metadata.get("index", 0))
+            return iter(())
+        pixels = payload.numpy("image")
+        [file] = await all_encoded([pixels], self._reply.form)
+        shown = ShownPicture(size_of(pixels.shape), payload.metadata.get("index", 0))
         if "partial" in payload.metadata:
-            return partial_event(frame, shown, payload.metadata["partial"])
+            return filled(partial_event(frame, shown, payload.metadata["partial"]), [file])
         self._missing -= 1
         if self._missing:
-            return completed_event(frame, shown, None)
-        self._last = shown
-        return b""
-
-    async def _shown(self, pixels: Pixels, index: int) -> ShownPicture:
-        data = await asyncio.to_thread(picture_base64, pixels, self._reply.form)
-        return ShownPicture(data, size_of(pixels.shape), index)
+            return filled(completed_event(frame, shown, None), [file])
+        self._last = shown, file
+        return iter(())
