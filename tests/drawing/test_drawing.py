@@ -33,7 +33,7 @@ def drawing(**overrides: Any) -> Iterator[Omni]:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Omni]:
-    yield from drawing()
+    yield from drawing(engine_process=False)
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,10 @@ def test_a_killed_worker_draws_the_same_again(worker: Omni) -> None:
     """Fault: pictures are lost, or others, after the death of whoever was drawing them."""
     pid = worker.status().replicas[0].pid
     assert pid is not None
-    killer = threading.Timer(0.6, os.kill, (pid, signal.SIGKILL))
+    killer = threading.Timer(0.4, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    (output,) = answered(worker, ["sleep"], DiffusionParams(n=2, seed=3, num_inference_steps=30))
-    assert_same(output.images, expected("sleep", n=2, seed=3, num_inference_steps=30))
+    (output,) = answered(worker, ["sleep"], DiffusionParams(n=2, seed=3, num_inference_steps=16))
+    assert_same(output.images, expected("sleep", n=2, seed=3, num_inference_steps=16))
     assert output.metrics["attempts"] == 2
 
 
