@@ -9,9 +9,17 @@ from typing import Any
 
 RISING = frozenset(
     {
+        "apart_by_budget_total",
+        "apart_by_shape_total",
+        "apart_by_timestep_total",
         "arrivals",
         "arena_puts",
         "batches_rerun",
+        "block_rows_spared_total",
+        "block_rows_total",
+        "condition_hits_total",
+        "condition_misses_total",
+        "condition_nbytes",  # bounded; kept for the next picture of the same prompt
         "deaths",
         "duplicate_arrivals",
         "epoch",
