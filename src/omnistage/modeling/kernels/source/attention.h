@@ -7,6 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "simd.h"
@@ -62,8 +64,11 @@ void prepare(const T* from, const void* norm, double eps, const float* rotation,
     for (int d = 0; d < dim; d++) to[d] = widen(from[d]);
     if (norm) {
         const T* weight = static_cast<const T*>(norm);
-        float squares = 0;
-        for (int d = 0; d < dim; d++) squares += to[d] * to[d];
+        int whole = dim / kLanes * kLanes;
+        Floats several{};
+        for (int d = 0; d < whole; d += kLanes) several += load(to + d) * load(to + d);
+        float squares = sum(several);
+        for (int d = whole; d < dim; d++) squares += to[d] * to[d];
         float factor = 1.0f / std::sqrt(squares / dim + float(eps));
         for (int d = 0; d < dim; d++) to[d] = to[d] * factor * widen(weight[d]);
     }
@@ -175,7 +180,7 @@ inline void gather_values(const T* values, const float (*weights)[kMostScores], 
         for (int v = 0; v < kVectors; v++) store(found + q * dim + v * kLanes, even[q][v] + odd[q][v]);
 }
 
-// kQueries queries of one row against the keys [from, to) of one block.
+// kQueries queries against the keys [from, to) of one block.
 template <class T, int kQueries>
 inline void attend_block(const float* query, const T* keys, const T* values, int dim, int from, int to, Running* states,
                          float* found) {
@@ -183,9 +188,10 @@ inline void attend_block(const float* query, const T* keys, const T* values, int
     float keep[kQueries];
     score<T, kQueries>(query, keys, dim, to, scores);
     for (int q = 0; q < kQueries; q++) keep[q] = weigh(scores[q], from, to, (to + kLanes - 1) / kLanes * kLanes, states[q]);
+    constexpr int kVectors = kQueries > 2 ? 2 : 4;  // as many sums as there are registers
     int d = 0;
-    for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
-        gather_values<T, kQueries, 4>(values + d, scores, dim, from, to, keep, found + d);
+    for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes)
+        gather_values<T, kQueries, kVectors>(values + d, scores, dim, from, to, keep, found + d);
     for (; d < dim; d += kLanes) gather_values<T, kQueries, 1>(values + d, scores, dim, from, to, keep, found + d);
 }
 
@@ -231,22 +237,31 @@ void attend_tile(const PagedLayer& layer, const PagedStep& step, const Heads& q,
         int64_t at = (table[block] * layer.kv_heads + kv_head) * int64_t(size) * dim;
         const T *keys = static_cast<const T*>(layer.keys) + at, *values = static_cast<const T*>(layer.values) + at;
         if ((block + 1) * size < tile.position + tile.count) prefetch_block<T>(layer, table[block + 1], kv_head);
-        for (int64_t i = 0; i < tile.count; i++) {
+        auto seen = [&](int64_t i) {
             int64_t length = tile.position + i + 1;
-            int from = int(std::max<int64_t>(0, first_seen(length) - block * size));
-            int to = int(std::min<int64_t>(size, length - block * size));
+            return std::pair(int(std::max<int64_t>(0, first_seen(length) - block * size)),
+                             int(std::min<int64_t>(size, length - block * size)));
+        };
+        for (int64_t i = 0, next; i < tile.count; i = next) {
+            auto [from, to] = seen(i);
+            for (next = i + 1; next < tile.count && seen(next) == std::pair(from, to);) next++;
             if (from >= to) continue;
-            int64_t index = i * group, end = index + group;
-            for (; index + 2 <= end; index += 2)
-                attend_block<T, 2>(query + index * dim, keys, values, dim, from, to, &states[index], found + index * dim);
-            if (index < end)
-                attend_block<T, 1>(query + index * dim, keys, values, dim, from, to, &states[index], found + index * dim);
+            int64_t index = i * group, end = next * group;  // rows that see the same keys share in loading them
+            auto run = [&](auto queries) {
+                for (; index + queries() <= end; index += queries())
+                    attend_block<T, queries()>(query + index * dim, keys, values, dim, from, to, &states[index],
+                                               found + index * dim);
+            };
+            run(std::integral_constant<int, 4>{});
+            run(std::integral_constant<int, 2>{});
+            run(std::integral_constant<int, 1>{});
         }
     }
     for (int64_t index = 0; index < queries; index++) {
         int64_t row = tile.row + index / group, head = kv_head * group + index % group;
         T* to = out + (row * layer.heads + head) * dim;
-        for (int d = 0; d < dim; d++) narrow(to + d, found[index * dim + d] / states[index].weight);
+        float weight = states[index].weight;  // a store to what is found may not change it
+        for (int d = 0; d < dim; d += kLanes) store(to + d, load(found + index * dim + d) / weight);
     }
 }
 

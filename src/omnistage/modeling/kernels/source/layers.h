@@ -48,26 +48,56 @@ struct Begun {
 
 namespace {
 
-// `rows` += `added` (or null), then += what attention makes of their norm; `normed` is what the MLP reads.
+// What attention has found, [rows, heads * head_dim], and room behind it, in memory of the calling thread until its next call.
 template <class T>
-void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows, const T* added, T* normed) {
+struct Found {
+    T *found, *room;
+};
+
+// `rows` += `added` (or null), and what attention makes of their norm, before the projection; `normed` is room.
+template <class T>
+Found<T> attend_rows(const AttentionBlock& block, const PagedStep& step, T* rows, const T* added, T* normed) {
     static thread_local std::vector<T> scratch;
     int64_t count = step.rows, hidden = block.qkv.inner, dim = block.layer.head_dim;
     int64_t width = block.qkv.outer, heads = block.layer.heads, kv_heads = block.layer.kv_heads;
     scratch.resize(count * (std::max(width, hidden) + block.output.inner));
     T *found = scratch.data(), *joined = found + count * block.output.inner;
-    const T* input_norm = static_cast<const T*>(block.input_norm);
-    add_rms_norm(rows, added, input_norm, block.eps, normed, count, hidden);
+    add_rms_norm(rows, added, static_cast<const T*>(block.input_norm), block.eps, normed, count, hidden);
     linear(block.qkv, normed, joined, count, step.threads);
     Heads q{joined, width, dim}, k{joined + heads * dim, width, dim}, v{joined + (heads + kv_heads) * dim, width, dim};
     attend<T>(block.layer, step, q, k, v, found);
-    T* attended = joined;  // the projections have been read
-    linear(block.output, found, attended, count, step.threads);
-    add_rms_norm(rows, attended, static_cast<const T*>(block.mlp_norm), block.eps, normed, count, hidden);
+    return {found, joined};  // the projections have been read
+}
+
+// `rows` += the projection of what attention has found; `normed` is what the MLP reads.
+template <class T>
+void project(const AttentionBlock& block, const T* found, T* attended, T* rows, T* normed, int64_t count,
+             int64_t threads) {
+    linear(block.output, found, attended, count, threads);
+    add_rms_norm(rows, attended, static_cast<const T*>(block.mlp_norm), block.eps, normed, count, block.qkv.inner);
+}
+
+// Both: `rows` += `added` (or null), then += what attention makes of their norm; `normed` is what the MLP reads.
+template <class T>
+void attention_block(const AttentionBlock& block, const PagedStep& step, T* rows, const T* added, T* normed) {
+    Found<T> made = attend_rows<T>(block, step, rows, added, normed);
+    project(block, made.found, made.room, rows, normed, step.rows, step.threads);
+}
+
+template <class T>
+void mlp_block(const Layer& layer, const T* normed, T* made, int64_t count, int64_t threads) {
+    if (layer.experts) experts_block(*layer.experts, normed, made, count, threads);
+    else gated_block(layer.mlp, normed, made, count, threads);
+}
+
+template <class T>
+void copy_rows(T* to, const T* from, const int64_t* which, int64_t count, int64_t width) {
+    for (int64_t i = 0; i < count; i++) std::memcpy(to + i * width, from + which[i] * width, width * sizeof(T));
 }
 
 // `logits` [num_asked, vocab]. `captured` [num_layers + 1]: where the input of each layer and the output of the last norm go,
-// [rows, hidden], or null.
+// [rows, hidden], or null. Of the last layer only keys and values are needed for all rows: the rest is computed for those that are
+// asked for, where no more is wanted.
 template <class T>
 void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, float* logits, T* const* captured) {
     static thread_local std::vector<T> scratch;
@@ -92,20 +122,34 @@ void decoder(const Decoder& model, const PagedStep& step, const Begun& begun, fl
         add(static_cast<const T*>(begun.layered[index]));
         added = nullptr;
     };
+    int64_t last = model.num_layers - 1;
+    bool few = begun.num_asked < step.rows && !captured[model.num_layers] && !(begun.layered && begun.layered[last]);
     for (int64_t index = 0; index < model.num_layers; index++) {
         const Layer& layer = model.layers[index];
         if (T* to = captured[index])
             for (int64_t i = 0; i < size; i++) narrow(to + i, added ? widen(rows[i]) + widen(added[i]) : widen(rows[i]));
         if (index) settle(index - 1);
+        if (index == last && few) break;
         attention_block<T>(layer.attention, step, rows, added, normed);
-        if (layer.experts) experts_block(*layer.experts, normed, made, step.rows, step.threads);
-        else gated_block(layer.mlp, normed, made, step.rows, step.threads);
+        mlp_block(layer, normed, made, step.rows, step.threads);
         added = made;
     }
-    settle(model.num_layers - 1);
-    add_rms_norm(rows, added, static_cast<const T*>(model.final_norm), model.eps, normed, step.rows, hidden);
-    if (captured[model.num_layers]) std::memcpy(captured[model.num_layers], normed, size * sizeof(T));
-    for (int64_t i = 0; i < begun.num_asked; i++) copy_row(asked + i * hidden, normed, begun.asked[i]);
+    const T* final_norm = static_cast<const T*>(model.final_norm);
+    if (few) {
+        const Layer& layer = model.layers[last];
+        Found<T> all = attend_rows<T>(layer.attention, step, rows, added, normed);
+        copy_rows(asked, rows, begun.asked, begun.num_asked, hidden);
+        copy_rows(all.room, all.found, begun.asked, begun.num_asked, layer.attention.output.inner);
+        project(layer.attention, all.room, made, asked, normed, begun.num_asked, step.threads);
+        mlp_block(layer, normed, made, begun.num_asked, step.threads);
+        add_rms_norm(asked, made, final_norm, model.eps, normed, begun.num_asked, hidden);
+        std::memcpy(asked, normed, begun.num_asked * hidden * sizeof(T));
+    } else {
+        settle(last);
+        add_rms_norm(rows, added, final_norm, model.eps, normed, step.rows, hidden);
+        if (captured[model.num_layers]) std::memcpy(captured[model.num_layers], normed, size * sizeof(T));
+        copy_rows(asked, normed, begun.asked, begun.num_asked, hidden);
+    }
     linear(model.head, asked, narrow_logits, begun.num_asked, step.threads);
     for (int64_t i = 0; i < begun.num_asked * vocab; i++) logits[i] = widen(narrow_logits[i]);
 }

@@ -106,21 +106,32 @@ static inline Floats sums(const Floats* v) {
 #endif
 }
 
+// Half of the lanes onto the other half, until there is one: through registers, as what is stored and loaded in another width has to
+// wait for the store.
+template <class Join>
+static inline float folded(Floats v, Join join) {
+#if VECTOR_NBYTES == 64
+    v = join(v, SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    v = join(v, SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    v = join(v, SHUFFLE(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    v = join(v, SHUFFLE(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+#elif VECTOR_NBYTES == 32
+    v = join(v, SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+    v = join(v, SHUFFLE(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+    v = join(v, SHUFFLE(v, v, 1, 0, 3, 2, 5, 4, 7, 6));
+#else
+    v = join(v, SHUFFLE(v, v, 2, 3, 0, 1));
+    v = join(v, SHUFFLE(v, v, 1, 0, 3, 2));
+#endif
+    return v[0];
+}
+
 static inline float sum(Floats v) {
-    float lanes[kLanes], total = 0;
-    store(lanes, v);
-    for (int width = kLanes / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-    total = lanes[0];
-    return total;
+    return folded(v, [](Floats a, Floats b) { return a + b; });
 }
 
 static inline float most(Floats v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    for (int width = kLanes / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    return lanes[0];
+    return folded(v, [](Floats a, Floats b) { return a > b ? a : b; });
 }
 
 // e^x to about two units in the last place: x = n ln 2 + r, a polynomial of r, n put into the exponent. Below -87 it is 0.
