@@ -65,12 +65,13 @@ def told_nbytes(tokens: Sequence[int]) -> int:
     return sum(len(msgspec.msgpack.encode({"token": token})) for token in tokens)
 
 
-def text_nbytes(tokens: Sequence[int]) -> int:
-    """Of the items from the thinker to the caller, for an answer that is cut at its last token."""
-    return sum(
-        len(msgspec.msgpack.encode({"choices": [_choice(token, last=place == len(tokens) - 1)]}))
-        for place, token in enumerate(tokens)
-    )
+def text_nbytes(tokens: Sequence[int], items: int) -> int:
+    """Of that many items from the thinker to the caller, for an answer that is cut at its last token: text of quick steps may leave
+    together."""
+    framed = len(msgspec.msgpack.encode({"choices": []}))
+    last = len(tokens) - 1
+    choices = [_choice(token, last=place == last) for place, token in enumerate(tokens)]
+    return framed * items + sum(map(len, map(msgspec.msgpack.encode, choices)))
 
 
 def sound_nbytes(tokens: Sequence[int]) -> int:

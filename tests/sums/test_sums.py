@@ -160,16 +160,20 @@ def test_bytes_of_edges_are_those_that_the_stages_have_put(seen: Seen) -> None:
     due = {edge: [0, 0] for edge in EDGES}
     for got in seen.calm_got:
         tokens, edges = said(got), (got.metrics or {})["edges"]
-        known = {("thinker", "client"): text_nbytes(tokens)}
+        written = edges["thinker->client"]["items"]
+        assert 1 <= written <= len(tokens)
+        items = {("thinker", "client"): written}
+        known = {("thinker", "client"): text_nbytes(tokens, written)}
         if got.asked.hears:
             hushed = sound_nbytes(tokens) - 4 * sum(map(samples_of, tokens))
             known["thinker", "speaker"] = told_nbytes(tokens)
             known["speaker", "client"] = hushed if is_silent(got) else sound_nbytes(tokens)
         assert {name: (edge["items"], edge["nbytes"]) for name, edge in edges.items()} == {
-            f"{source}->{target}": (len(tokens), nbytes) for (source, target), nbytes in known.items()
+            f"{source}->{target}": (items.get((source, target), len(tokens)), nbytes)
+            for (source, target), nbytes in known.items()
         }
         for edge, nbytes in known.items():
-            due[edge][0] += len(tokens)
+            due[edge][0] += items.get(edge, len(tokens))
             due[edge][1] += nbytes
     for source, target in EDGES:
         ends = (f"source={source}", f"target={target}")
