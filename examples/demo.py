@@ -1,7 +1,8 @@
-"""Asks the built-in model three questions over HTTP and listens: streams the answers, writes them as WAV files to out/.
+"""Asks the built-in model three questions over HTTP and listens, then has it draw: writes WAV files and PNG files to out/.
 
 Run it from the repository after `omnistage fetch demo`; it starts a server of its own on a free port and ends it again.
-Prints for every answer TTFT (request to first text), TTFP (request to first sound) and RTF (time / seconds of sound).
+Prints for every answer TTFT (request to first text), TTFP (request to first sound) and RTF (time / seconds of sound),
+and how long each picture took.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 import wave
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -24,6 +26,9 @@ QUESTIONS = (
     "Why is the sky blue?",
     "Give me one tip for sleeping better.",
 )
+DRAWINGS = ("red heart", "pizza", "a purple butterfly")
+TOLD = "a red umbrella"
+"""What is drawn and written about in one answer."""
 MAX_TOKENS = 36
 SAMPLE_RATE_HZ = 24000
 READY_TIMEOUT_S = 120.0
@@ -93,6 +98,39 @@ def ask(url: str, question: str, path: Path, max_tokens: int) -> None:
     )
 
 
+def draw(url: str, prompt: str, path: Path, seed: int) -> None:
+    """A picture alone: the stage that draws is the only one that runs."""
+    begun = time.monotonic()
+    body = {"model": "demo", "prompt": prompt, "seed": seed}
+    (drawn,) = _answered(f"{url}/v1/images/generations", body)["data"]
+    path.write_bytes(base64.b64decode(drawn["b64_json"]))
+    print(f"  {prompt}: {time.monotonic() - begun:.2f} s, {path}", flush=True)
+
+
+def tell_and_draw(url: str, prompt: str, path: Path, max_tokens: int) -> None:
+    """Text and a picture in one answer, made side by side."""
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": prompt}],
+        "modalities": ["text", "image"],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "seed": 1,
+    }
+    message = _answered(f"{url}/v1/chat/completions", body)["choices"][0]["message"]
+    (drawn,) = message["images"]
+    path.write_bytes(base64.b64decode(drawn["image_url"]["url"].partition(",")[2]))
+    print(f"\n> {prompt}\n{message['content']}\n  {path}", flush=True)
+
+
+def _answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = httpx.post(url, json=body, timeout=120)
+    if answer.status_code != 200:
+        sys.exit(f"the server answered {answer.status_code}: {answer.text}")
+    found: dict[str, Any] = answer.json()
+    return found
+
+
 def write_wav(path: Path, pcm16: bytes) -> None:
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
@@ -111,6 +149,10 @@ def main() -> None:
         wait_until_ready(server, url)
         for number, question in enumerate(QUESTIONS, 1):
             ask(url, question, OUT / f"answer{number}.wav", max_tokens)
+        print("\nPictures:")
+        for number, prompt in enumerate(DRAWINGS, 1):
+            draw(url, prompt, OUT / f"picture{number}.png", seed=number)
+        tell_and_draw(url, TOLD, OUT / f"picture{len(DRAWINGS) + 1}.png", max_tokens)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)

@@ -14,7 +14,13 @@ def test_every_model_has_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("OMNISTAGE_CACHE", str(tmp_path))
     table = {row[0]: row for row in rows()}
     assert table.keys() == REGISTRY.keys()
-    assert table["demo"][2:] == ("text", "text, audio", "af_heart, am_michael", "not here yet: omnistage fetch demo")
+    assert table["demo"][2:] == (
+        "text",
+        "text, audio, image",
+        "af_heart, am_michael",
+        "not here yet: omnistage fetch demo",
+    )
+    assert table["demo"][1] == "thinker (llm_ar) -> speaker (llm_generation), painter (diffusion)"
     assert table["causal_lm"][5] == "a folder of yours"
 
 

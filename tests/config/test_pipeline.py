@@ -61,6 +61,8 @@ def test_a_diamond_with_two_entries_is_accepted() -> None:
         ((writer(0, item_nbytes=-1),), "stage 0: item_nbytes -1 is not accepted"),
         ((writer(0, loader="bad"),), "stage 0: malformed hook 'bad'"),
         ((writer(0, processor=f"{HERE}:absent"),), "stage 0: hook 'tests.config.samples:absent' does not resolve"),
+        ((writer(0, package="tests.absent"),), "stage 0: package: there is no package 'tests.absent' with a folder"),
+        ((writer(0, package="tests.config.samples"),), "stage 0: package: there is no package 'tests.config.samples'"),
         ((writer(0), speaker(1, bridge=f"{HERE}:absent")), "stage 1: hook 'tests.config.samples:absent'"),
         ((writer(0), speaker(1, edges=edges((0, 1), select="x"))), "edge 0 -> 1: malformed hook 'x'"),
         ((writer(0), speaker(1, edges=edges((0, 1), window=0))), "edge 0 -> 1: window 0 is not accepted"),
@@ -75,6 +77,12 @@ def test_an_error_of_the_graph_is_named(stages: tuple[StagePipelineConfig, ...],
     with pytest.raises(ConfigError) as caught:
         pipeline(*stages)
     assert error in caught.value.message
+
+
+def test_what_is_made_unasked_can_be_made() -> None:
+    """Fault: whoever names no modality is refused, or gets nothing."""
+    with pytest.raises(ConfigError, match="default_modalities: 'image' is not accepted; accepted: text, audio"):
+        pipeline(writer(0), speaker(1), default_modalities=("text", "image"))
 
 
 @pytest.mark.parametrize("field", ["hf_config_predicate", "locate", "fetch"])

@@ -123,6 +123,19 @@ def test_stages_lie_in_the_folders_the_author_names(tmp_path: Path, monkeypatch:
     assert (second.model_path, second.tokenizer_path) == (str(folder / "llm"), str(folder / "llm"))
 
 
+def test_files_that_come_with_a_package_are_found_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fault: a stage whose weights are installed looks for them in the model's folder."""
+    packaged = PipelineConfig(
+        "packaged",
+        "Packaged",
+        (writer(), writer(1, model_stage="second", package="tests.config", owns_tokenizer=True, model_subdir=".")),
+    )
+    monkeypatch.setattr(samples, "PACKAGED", packaged, raising=False)
+    first, second = resolve_omni_config(str(tmp_path), registry={"p": f"{HERE}:PACKAGED"}, pipeline="p").stages
+    assert first.model_path == str(tmp_path.resolve())
+    assert (second.model_path, second.tokenizer_path) == (str(Path(__file__).parent), str(Path(__file__).parent))
+
+
 def test_integers_of_seconds_become_floats() -> None:
     """Fault: two spellings of one plan that are not equal."""
     assert repr(resolved({"step_timeout_s": 5}).stages[0].step_timeout_s) == "5.0"

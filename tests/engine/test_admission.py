@@ -1,5 +1,6 @@
 """What is admitted and what is refused, and how a refusal reads. A trace is: what was asked, what stands in the request."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,14 @@ def test_a_prompt_that_cannot_be_read_is_refused_by_field(prompt: object, field:
 def test_modalities_come_in_the_order_of_the_pipeline(asked: object, wants: tuple[str, ...]) -> None:
     """Fault: the order in which a caller lists modalities changes the answer."""
     assert admit(SPOKEN, Ask({"prompt": "a", "modalities": asked})).wants == wants
+
+
+def test_some_modalities_are_made_only_for_whoever_asks() -> None:
+    """Fault: every answer comes with a picture that nobody asked for, or none can be asked for."""
+    model = replace(ILLUSTRATED, default_modalities=("text",))
+    assert admit(ILLUSTRATED, Ask("a")).wants == ("text", "image")
+    assert admit(model, Ask("a")).wants == ("text",)
+    assert admit(model, Ask({"prompt": "a", "modalities": ["image"]})).wants == ("image",)
 
 
 @pytest.mark.parametrize("asked", [[], ["video"], ["smell", "text"], "text", [1], {}])

@@ -100,7 +100,7 @@ def content_of(prompt: str, **files: list[Path] | None) -> str | list[dict[str, 
 
 def asked_modalities(model: ServedModel, modalities: str | None, file: OutFile | None) -> list[str] | None:
     """What was named. Else what the file is for, and the text of speech; without a file text, if the model writes any. None asks
-    for all that the model makes."""
+    for what the model makes unasked."""
     if modalities is not None:
         return [name.strip() for name in modalities.split(",") if name.strip()]
     if file is None:

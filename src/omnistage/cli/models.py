@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from omnistage.config.detect import locate, read_pipeline
-from omnistage.config.pipeline import PipelineConfig
+from omnistage.config.pipeline import PipelineConfig, StagePipelineConfig
 from omnistage.core.errors import OmniError
 from omnistage.models.registry import REGISTRY
 
@@ -24,7 +24,10 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     """One row per model of the registry."""
     for name in REGISTRY:
         pipeline = read_pipeline(REGISTRY, name, "registry")
-        stages = " -> ".join(f"{stage.model_stage} ({stage.execution_type.value})" for stage in pipeline.stages)
+        stages = "".join(
+            f"{_joint(place, stage)}{stage.model_stage} ({stage.execution_type.value})"
+            for place, stage in enumerate(pipeline.stages)
+        )
         makes = ", ".join(str(stage.final_output_type) for stage in pipeline.stages if stage.final_output)
         yield (
             name,
@@ -34,6 +37,13 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
             ", ".join(pipeline.voices) or "-",
             _weights(pipeline, name),
         )
+
+
+def _joint(place: int, stage: StagePipelineConfig) -> str:
+    """What stands before a stage: an arrow where others feed it, a comma where it begins anew."""
+    if place == 0:
+        return ""
+    return " -> " if stage.edges else ", "
 
 
 def _weights(pipeline: PipelineConfig, name: str) -> str:

@@ -167,7 +167,7 @@ def _callable(hook: str) -> Callable[..., Any]:
 
 def _need_tokenizer(pipeline: PipelineConfig, folder: Path) -> None:
     for stage in pipeline.stages:
-        if stage.owns_tokenizer:
+        if stage.owns_tokenizer and stage.package is None:
             inside = folder / (stage.tokenizer_subdir or stage.model_subdir or "")
             if not any(all((inside / name).is_file() for name in names) for names in _TOKENIZERS):
                 missing = f"{inside / _TOKENIZERS[0][0]} is missing, and so are {' and '.join(_TOKENIZERS[1])}"

@@ -46,6 +46,16 @@ def hook_fault(name: str) -> str | None:
     return f"hook {name!r} does not resolve: {attribute!r} is not in {module}{did_you_mean(attribute, names)}"
 
 
+def package_folder(name: str) -> Path | None:
+    """Where an installed package lies; its parents are imported, itself not. None where there is none, or where it is no folder."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return next((Path(place) for place in places if Path(place).is_dir()), None)
+
+
 def resolve_hook(name: str) -> object:
     """Imports the hook's module and hands out the object. Raises ConfigError with the hook's name and the reason."""
     if not _HOOK.fullmatch(name):

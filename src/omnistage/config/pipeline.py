@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from omnistage.config.hooks import hook_fault
+from omnistage.config.hooks import hook_fault, package_folder
 from omnistage.core.errors import ConfigError, InvalidRequestError
 from omnistage.core.params import DiffusionParams, GenerationParams, SamplingParams, StageParams, params_from
 from omnistage.core.request import MODALITIES, READABLE
@@ -80,7 +80,8 @@ class StagePipelineConfig:
     `processor` (entry stages) names `load(config) -> Processor`, `bridge` (others) names
     `bridge(state, source, seq, payload, last) -> (state, list[StageInput])`. `sampling_constraints` always win over
     callers. `edges` are the stage's incoming edges. `item_nbytes` estimates one item of a final output, as
-    `Edge.item_nbytes` does.
+    `Edge.item_nbytes` does. `package` names an installed package in whose folder the stage's files lie, for those that come with
+    one; else they lie in the model's folder. `model_subdir` and `tokenizer_subdir` are below either.
     """
 
     stage_id: int
@@ -94,6 +95,7 @@ class StagePipelineConfig:
     final_output_type: str | None = None
     owns_tokenizer: bool = False
     sampling_constraints: Mapping[str, Any] = field(default_factory=dict)
+    package: str | None = None
     model_subdir: str | None = None
     tokenizer_subdir: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +113,8 @@ class PipelineConfig:
     `locate` names `locate(model: str) -> Path` for models that are no folder (built-in ones); `fetch` names
     `fetch(progress) -> Path`, where `progress(message, done, total)` is called for every part. `voices` tells the server what
     the model can do, `reads` which kinds of input it takes (of core.request.READABLE): a model that reads text only gets contents
-    of messages as one string each, and no media. `endpoint_restrictions` lists the endpoints that can serve it
+    of messages as one string each, and no media. `default_modalities` are made for whoever names none (without any: all that the
+    pipeline makes). `endpoint_restrictions` lists the endpoints that can serve it
     ("/v1/chat/completions"), where not all can.
     `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
     `hf_voices` names `voices(config: Mapping) -> tuple[str, ...]` for models whose config.json lists them; they replace `voices`.
@@ -130,6 +133,7 @@ class PipelineConfig:
     stage_cli_aliases: Mapping[str, int] = field(default_factory=dict)
     voices: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("text",)
+    default_modalities: tuple[str, ...] = ()
     hf_voices: str | None = None
     locate: str | None = None
     fetch: str | None = None
@@ -162,6 +166,13 @@ def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
             yield from (f"edge {edge.source} -> {edge.target}: {error}" for error in _edge_errors(edge, stage, ids))
         yield from _duplicate_edges(stage)
     yield from _topology_errors(pipeline)
+    yield from _surface_errors(pipeline, ids)
+    for name in (pipeline.hf_config_predicate, pipeline.hf_voices, pipeline.locate, pipeline.fetch):
+        yield from _hook_errors(name)
+
+
+def _surface_errors(pipeline: PipelineConfig, ids: list[int]) -> Iterator[str]:
+    """What callers and operators meet: other names of stages, endpoints, modalities."""
     for alias, stage_id in pipeline.stage_cli_aliases.items():
         if stage_id not in ids:
             yield f"stage_cli_aliases[{alias!r}]: there is no stage {stage_id}; accepted: {_listed(ids)}"
@@ -170,8 +181,10 @@ def _graph_errors(pipeline: PipelineConfig) -> Iterator[str]:
             yield f"endpoint_restrictions: {path!r} is not accepted; accepted: paths below /v1/"
     if not pipeline.reads or not set(pipeline.reads) <= set(READABLE):
         yield f"reads: {pipeline.reads} is not accepted; accepted: one or more of {', '.join(READABLE)}"
-    for name in (pipeline.hf_config_predicate, pipeline.hf_voices, pipeline.locate, pipeline.fetch):
-        yield from _hook_errors(name)
+    makes = tuple(stage.final_output_type for stage in pipeline.stages if stage.final_output)
+    for modality in pipeline.default_modalities:
+        if modality not in makes:
+            yield f"default_modalities: {modality!r} is not accepted; accepted: {', '.join(map(str, makes))}"
 
 
 def _stage_errors(stage: StagePipelineConfig) -> Iterator[str]:
@@ -183,6 +196,8 @@ def _stage_errors(stage: StagePipelineConfig) -> Iterator[str]:
         yield f"final_output_type {stage.final_output_type!r} is not accepted; accepted: {', '.join(MODALITIES)}"
     if stage.item_nbytes < 0:
         yield f"item_nbytes {stage.item_nbytes} is not accepted; accepted: an integer >= 0"
+    if stage.package is not None and package_folder(stage.package) is None:
+        yield f"package: there is no package {stage.package!r} with a folder of its own"
     for name in (stage.loader, stage.processor, stage.bridge):
         yield from _hook_errors(name)
     try:

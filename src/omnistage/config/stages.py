@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from omnistage.config.hooks import package_folder
 from omnistage.config.keys import CONNECTOR_KEYS, STAGE_KEYS, STRUCT_OF, Key
 from omnistage.config.layers import Given
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, StagePipelineConfig
@@ -99,10 +100,11 @@ def _from_pipeline(
     outputs = [_output(edge) for edge in edges if edge.source == stage.stage_id]
     if stage.final_output:
         outputs.append(OutputEdge(target=CLIENT, item_nbytes=stage.item_nbytes))
-    folder = _folder(state, stage, "model_subdir", model_path, stage.model_subdir)
+    root = model_path if stage.package is None else package_folder(stage.package)
+    folder = _folder(state, stage, "model_subdir", root, stage.model_subdir)
     tokenizer = folder if stage.owns_tokenizer else ""
     if stage.tokenizer_subdir is not None:
-        tokenizer = _folder(state, stage, "tokenizer_subdir", model_path, stage.tokenizer_subdir)
+        tokenizer = _folder(state, stage, "tokenizer_subdir", root, stage.tokenizer_subdir)
     window = {"input_window": max(edge.window for edge in incoming)} if incoming else {}
     return {
         "stage_id": stage.stage_id,
@@ -135,12 +137,12 @@ def _output(edge: Edge) -> OutputEdge:
 
 
 def _folder(
-    state: ResolutionState, stage: StagePipelineConfig, what: str, model_path: Path | None, subdir: str | None
+    state: ResolutionState, stage: StagePipelineConfig, what: str, root: Path | None, subdir: str | None
 ) -> str:
     """The folder of a stage's files, "" for a pipeline without files."""
-    if model_path is None:
+    if root is None:
         return ""
-    folder = model_path / (subdir or "")
+    folder = root / (subdir or "")
     if not folder.is_dir():
         state.problems.add(ConfigError(f"stages.{stage.stage_id}: {what}: there is no folder {folder}", field=what))
     return str(folder)

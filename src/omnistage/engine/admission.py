@@ -34,7 +34,7 @@ class Ask:
 
     `fields` are parameters that name no stage ("temperature", "voice"); what several stages know goes to the one that makes
     `fields_of` (a modality), else to the first. `wants` holds when the prompt names no modalities;
-    None there means everything the model makes. `timeout_s` None is the deployment's own limit. `read_media` makes media of
+    None there means what the model makes unasked. `timeout_s` None is the deployment's own limit. `read_media` makes media of
     what stands for them in the prompt; unless another one is given, no file is opened.
     """
 
@@ -91,9 +91,9 @@ def _require_sendable(prompt: Prompt) -> None:
 
 
 def read_modalities(model: ServedModel, value: object) -> tuple[str, ...]:
-    """The modalities asked for, in the pipeline's order; None asks for all of them."""
+    """The modalities asked for, in the pipeline's order; None asks for what the model makes unasked."""
     if value is None:
-        return model.modalities
+        return model.unasked
     accepted = f"a list of one or more of {', '.join(model.modalities)}"
     if not isinstance(value, list | tuple) or not value:
         raise InvalidRequestError.of("modalities", value, accepted)

@@ -77,6 +77,7 @@ def served_model(resolution: OmniConfigResolution) -> ServedModel:
         name=resolution.model,
         stages=stages,
         reads=resolution.pipeline.reads,
+        default_modalities=resolution.pipeline.default_modalities,
         voices=resolution.pipeline.voices,
         voice_aliases=resolution.deploy.voices,
         endpoints=resolution.pipeline.endpoint_restrictions,

@@ -33,11 +33,13 @@ class ServedStage:
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """`voice_aliases` maps other services' voice names to names in `voices`. `reads` lists the input modalities; the media of one
-    prompt may have `max_media_nbytes` together. `endpoints` are the paths that can serve it; without any, all can."""
+    prompt may have `max_media_nbytes` together. Whoever names no modalities gets `default_modalities`; without any, all of
+    them. `endpoints` are the paths that can serve it; without any, all can."""
 
     name: str
     stages: tuple[ServedStage, ...]
     reads: tuple[str, ...] = ("text",)
+    default_modalities: tuple[str, ...] = ()
     voices: tuple[str, ...] = ()
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
     endpoints: tuple[str, ...] = ()
@@ -49,6 +51,12 @@ class ServedModel:
     def modalities(self) -> tuple[str, ...]:
         """What the model makes, in the pipeline's order, each once."""
         return tuple(dict.fromkeys(stage.makes for stage in self.stages if stage.makes is not None))
+
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """What is made for whoever names no modalities, in the pipeline's order."""
+        named = self.default_modalities or self.modalities
+        return tuple(modality for modality in self.modalities if modality in named)
 
     @property
     def prompt_keys(self) -> tuple[str, ...]:

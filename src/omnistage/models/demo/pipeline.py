@@ -1,19 +1,23 @@
-"""The built-in model: a thinker that writes and a speaker that says it while it is being written.
+"""The built-in model: a thinker that writes, a speaker that says it while it is being written, and a painter.
 
 prompt -> thinker (SmolLM2-135M-Instruct, AR) -> text
-                 └─ text deltas -> speaker (Kokoro-82M, generation) -> audio, 24 kHz
+       |         └─ text deltas -> speaker (Kokoro-82M, generation) -> audio, 24 kHz
+       └> painter (a small Qwen-Image, diffusion) -> image, 64x64
+
+The painter reads what the user wrote, not what the thinker makes of it: so a picture begins at once, and nothing waits for it.
 """
 
 from __future__ import annotations
 
 from omnistage.config.pipeline import ChunkPolicy, Edge, ExecutionType, PipelineConfig, StagePipelineConfig
 
-THINKER, SPEAKER = 0, 1
+THINKER, SPEAKER, PAINTER = 0, 1, 2
 _LONGEST_CUT_NBYTES = 20 * 24_000 * 4  # 150 phonemes take under 20 s at the natural pace, float32
+_SIDE = 64  # pixels: the one size that the painter was trained for
 
 PIPELINE = PipelineConfig(
     model_type="demo",
-    model_arch="SmolLM2-135M-Instruct and Kokoro-82M",
+    model_arch="SmolLM2-135M-Instruct, Kokoro-82M and a small Qwen-Image",
     stages=(
         StagePipelineConfig(
             stage_id=THINKER,
@@ -49,8 +53,22 @@ PIPELINE = PipelineConfig(
             model_subdir="speaker",
             item_nbytes=_LONGEST_CUT_NBYTES,
         ),
+        StagePipelineConfig(
+            stage_id=PAINTER,
+            model_stage="painter",
+            execution_type=ExecutionType.DIFFUSION,
+            loader="omnistage.models.qwen_image.loader:load",
+            processor="omnistage.models.qwen_image.processor:load_processor",
+            final_output=True,
+            final_output_type="image",
+            package="omnistage.models.demo",
+            model_subdir="painter",
+            extras={"sides": [_SIDE], "known_words": "known_words.json"},
+            item_nbytes=3 * _SIDE * _SIDE,
+        ),
     ),
     default_deploy_config_name="demo.yaml",
+    default_modalities=("text", "audio"),
     voices=("af_heart", "am_michael"),
     locate="omnistage.models.demo.weights:locate",
     fetch="omnistage.models.demo.fetch:fetch_demo",

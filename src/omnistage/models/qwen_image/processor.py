@@ -17,6 +17,7 @@ from omnistage.modeling.protocols import StageInput
 from omnistage.models.qwen_image.asks import checked
 from omnistage.models.qwen_image.prompts import DRAWING, Ids, WishReader, load_wish_reader, wish_of
 from omnistage.models.qwen_image.settings import PictureSizes, picture_sizes, text_shape, vae_shape
+from omnistage.models.qwen_image.words import KnownWords, known_words
 
 TOKENIZER = "tokenizer"
 
@@ -25,15 +26,19 @@ def load_processor(config: DiffusionStageConfig) -> DrawingProcessor:
     """Raises BrokenCheckpointError."""
     folder = Path(config.model_path)
     reader = load_wish_reader(folder / TOKENIZER, text_shape(folder).vocab_size, DRAWING)
-    return DrawingProcessor(reader, picture_sizes(vae_shape(folder), config.extras), config)
+    words = known_words(folder, config.extras)
+    return DrawingProcessor(reader, picture_sizes(vae_shape(folder), config.extras), words, config)
 
 
 class DrawingProcessor:
     """A GenerationProcessor of modeling.protocols."""
 
-    def __init__(self, reader: WishReader, sizes: PictureSizes, config: DiffusionStageConfig) -> None:
+    def __init__(
+        self, reader: WishReader, sizes: PictureSizes, words: KnownWords | None, config: DiffusionStageConfig
+    ) -> None:
         self._reader = reader
         self._sizes = sizes
+        self._words = words
         self._stage_id = config.stage_id
         self._defaults = config.default_sampling_params
 
@@ -41,6 +46,8 @@ class DrawingProcessor:
         """Raises InvalidRequestError; of sizes too, before anything is read."""
         ask = checked(params_of(request, self._stage_id, self._defaults), self._sizes)
         wish = wish_of(request.prompt)
+        if self._words is not None:
+            self._words.check(wish.text, wish.field)
         data = branch("positive", self._reader.ids(wish.text, wish.field))
         if ask.negative is not None:
             data |= branch("negative", self._reader.ids(ask.negative, "negative_prompt"))
