@@ -200,7 +200,8 @@ class Transformer:
         found = F.scaled_dot_product_attention(query, key, joint[:, :, 2].transpose(1, 2), attn_mask=scene.mask)
         found = found.transpose(1, 2).flatten(2)
         length = flow.text.shape[1]
-        return weights.image.output(found[:, length:]), weights.text.output(found[:, :length]) if text_too else None
+        seen = weights.image.output(found[:, length:].contiguous())  # as it is, a product for each row
+        return seen, weights.text.output(found[:, :length].contiguous()) if text_too else None
 
     def _modulations(self, index: int, flow: ImageFlow) -> list[torch.Tensor]:
         """Twelve of [R, 1, d], or [R, n, d] of pictures whose references stand still; see `BlockWeights.modulation`."""
