@@ -17,11 +17,11 @@ SMALL = 8
 Pictures = npt.NDArray[np.uint8]
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
     return tuple(" ".join(text.split()).split(", "))
 
 
-PICKED = _listed(
+PICKED = listed(
     """
 red heart, broken heart, cat face, dog face, mouse face, rabbit face, fox, bear, panda, koala, tiger face, lion, cow
 face, pig face, frog, monkey face, chicken, penguin, bird, baby chick, duck, eagle, owl, wolf, horse face, unicorn,
@@ -65,14 +65,14 @@ OBJECTS = {
     "locomotive": "train",
 } | {
     name: name
-    for name in _listed(
+    for name in listed(
         """house, umbrella, cat face, balloon, rocket, bicycle, tulip, butterfly, t-shirt, dress, bell, star, guitar, teddy bear,
         octopus, frog, bus, mushroom, banana"""
     )
 }
 """Glyphs that come in every colour, and what they are called then."""
 
-HELD_OUT = _listed(
+HELD_OUT = listed(
     "blue apple, green cat face, red umbrella, purple house, green car, blue teddy bear, red frog, purple banana"
 )
 """Never shown in training: they tell whether colours and objects are known apart."""
