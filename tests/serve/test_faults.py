@@ -144,7 +144,7 @@ def test_a_client_that_leaves_stops_both_stages(served: Served, sounds: int) -> 
     """Fault: the thinker writes, or the speaker speaks, to its end for nobody, in the middle of an answer or before its
     first sound. Counted in processor time, of which a stage that has stopped takes none."""
     workers = list(served.workers().values())
-    assert len(workers) == 2
+    assert len(workers) == 3  # thinker, speaker, painter
     with served.client.stream("POST", "/v1/chat/completions", json=STORY) as response:
         heard = 0
         for line in response.iter_lines():
@@ -155,7 +155,7 @@ def test_a_client_that_leaves_stops_both_stages(served: Served, sounds: int) -> 
     time.sleep(0.5)  # a step of the thinker, and what the voice model does until it looks whether to go on
     before = [cpu_s(pid) for pid in workers]
     time.sleep(1.5)
-    assert [cpu_s(pid) - then < 0.2 for pid, then in zip(workers, before, strict=True)] == [True, True]
+    assert [cpu_s(pid) - then < 0.2 for pid, then in zip(workers, before, strict=True)] == [True] * 3
     assert not any("error" in event for event in served.stream(SHORT, _nothing))
 
 
@@ -164,7 +164,7 @@ def test_a_signal_ends_everything_and_leaves_nothing() -> None:
     before = left_behind()
     served = started()
     workers = list(served.workers().values())
-    assert len(workers) == 2
+    assert len(workers) == 3  # thinker, speaker, painter
     events = served.stream({**STORY, "max_tokens": 16}, served.process.terminate)
     assert events[-1]["choices"][0]["finish_reason"] == "length"
     served.client.close()
