@@ -47,8 +47,9 @@ $(REFERENCES)/.ready: constraints.txt
 demo: fetch
 	$(BIN)/python examples/demo.py
 
+# Two files of tests at a time; a file's tests run one after another.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Thousands of faults on real servers, in under 15 minutes; a run prints its SEED, and SEED=number repeats it.
 faults: fetch

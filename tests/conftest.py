@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import settings
 from omnistage.config.env import cache_dir
 from omnistage.core.errors import OmniError
 from omnistage.models.demo.weights import DemoWeights, find_demo
+from omnistage.obs.log import ROOT
 
 if TYPE_CHECKING:
     from tests.tools.whisper import Whisper
@@ -25,6 +28,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 settings.register_profile("work", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "work")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that runs inside a test decides where the package logs; the next test's `caplog` should still hear it."""
+    logger = logging.getLogger(ROOT)
+    handlers, level, propagates = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagates
+    logger.setLevel(level)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

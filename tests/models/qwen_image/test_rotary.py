@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from omnistage.models.qwen_image.rotary import Grid, rotations
+from omnistage.models.qwen_image.rotary import rotations
+from omnistage.models.qwen_image.settings import Grid
 
 
 @pytest.mark.parametrize("grids", [((4, 4),), ((5, 3),), ((2, 9), (6, 4), (1, 1))])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from omnistage.models.qwen_image.rotary import Grid
-from omnistage.models.qwen_image.settings import transformer_shape
+from omnistage.models.qwen_image.settings import Grid, transformer_shape
 from omnistage.models.qwen_image.transformer import RowInput, Transformer
 from omnistage.models.qwen_image.weights import read_transformer
 from tests.tiny.qwen_image import write_transformer

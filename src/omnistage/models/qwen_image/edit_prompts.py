@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.models.qwen_image.prompts import Ids, Template
-from omnistage.models.qwen_image.rotary import Grid
+from omnistage.models.qwen_image.settings import Grid
 
 _CHANGING = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, background), then "

@@ -18,9 +18,8 @@ from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import Condition, Denoising, PicturePlan, Row
 from omnistage.models.qwen_image.asks import Ask, checked
-from omnistage.models.qwen_image.rotary import Grid
 from omnistage.models.qwen_image.schedule import EulerSolver, noise_levels, timesteps
-from omnistage.models.qwen_image.settings import PATCH, PictureSizes, ScheduleShape
+from omnistage.models.qwen_image.settings import PATCH, Grid, PictureSizes, ScheduleShape
 from omnistage.models.qwen_image.text_encoder import TextEncoder, TextInput
 from omnistage.models.qwen_image.transformer import ImageFlow, RowInput, Transformer
 from omnistage.models.qwen_image.vae import Vae

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 import torch
 
-Grid = tuple[int, int]
-"""Tokens of a picture in height and width."""
+from omnistage.models.qwen_image.settings import Grid
 
 _THETA = 10000.0
 

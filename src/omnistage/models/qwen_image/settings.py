@@ -16,6 +16,9 @@ from omnistage.modeling.patches import PatchSizes, Pixels, pixel_bounds, pixels_
 TRANSFORMER, TEXT_ENCODER, VAE, SCHEDULER, PROCESSOR = "transformer", "text_encoder", "vae", "scheduler", "processor"
 """Folders of a model, named as in model_index.json."""
 
+Grid = tuple[int, int]
+"""Tokens of a picture in height and width."""
+
 PATCH = 2
 """Latents on one side of a token."""
 

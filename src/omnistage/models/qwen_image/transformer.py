@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from omnistage.models.qwen_image.rotary import Grid, rotations
-from omnistage.models.qwen_image.settings import TransformerShape
+from omnistage.models.qwen_image.rotary import rotations
+from omnistage.models.qwen_image.settings import Grid, TransformerShape
 
 _TIME_WIDTH = 256
 _TIME_SCALE = 1000.0
