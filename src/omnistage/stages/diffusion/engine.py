@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from omnistage.config.stage import DiffusionStageConfig
-from omnistage.core.errors import ErrorInfo, StageFailedError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.modeling.protocols import Bridge, GenerationProcessor
 from omnistage.stages.base import StageOutput, StageRequest
@@ -32,6 +31,7 @@ from omnistage.stages.diffusion.plan import PictureKey, StepPlan
 from omnistage.stages.diffusion.requests import PictureRun, RequestState, Stepped, preview_steps
 from omnistage.stages.diffusion.runner import DiffusionRunner, shape_of
 from omnistage.stages.diffusion.scheduler import DiffusionScheduler, PictureWork
+from omnistage.stages.seated import SeatedEngine
 from omnistage.wire.messages import CLIENT
 
 DECODE_WAIT_S = 0.02
@@ -40,7 +40,7 @@ DECODE_WAIT_S = 0.02
 Consumed = tuple[tuple[int, int], ...]
 
 
-class DiffusionEngine:
+class DiffusionEngine(SeatedEngine[RequestState]):
     """A StageEngine (stages.base). `bridge` is None in an entry stage, `processor` in all others."""
 
     def __init__(
@@ -58,12 +58,10 @@ class DiffusionEngine:
         self._clock = clock
         self._admission = Admission(config, runner, bridge, processor, clock)
         self._scheduler = DiffusionScheduler(slots=config.max_num_seqs, budget=budget, one_timestep=runner.one_timestep)
+        super().__init__(stage, self._scheduler)
         self._encoder = ConditionEncoder(runner, stage=stage, budget=budget, limit_nbytes=config.condition_cache_bytes)
         self._decoder = PictureDecoder(runner, stage=stage, budget=budget, clock=clock)
         self._calls = CarefulCalls(stage)
-        self._requests: dict[str, RequestState] = {}
-        self._touched: dict[str, None] = {}  # requests whose inbox changed since the last step, in order
-        self._outputs: list[StageOutput] = []
         self._has_encoded = False  # in the last step
         self._parked_total = 0
 
@@ -79,32 +77,8 @@ class DiffusionEngine:
         self._scheduler.add(request.request_id, request.order)
         self._touched[request.request_id] = None
 
-    def feed(self, request_id: str, source: int, seq: int, item: MultimodalPayload | None, *, last: bool) -> None:
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        try:
-            state.inbox.feed(source, seq, item, last=last)
-        except StageFailedError as error:
-            self._fail(request_id, error)
-        else:
-            self._touched[request_id] = None
-
-    def cancel(self, request_id: str) -> None:
-        self._forget(request_id)
-        self._outputs = [output for output in self._outputs if output.request_id != request_id]
-
     def interrupt(self, request_id: str) -> None:
         """A step works for many requests and is short: it is never ended early for one."""
-
-    def set_ready(self, request_id: str, ready: bool) -> None:
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        state.ready = ready
-        self._scheduler.set_ready(request_id, ready)
-        if not ready:
-            self._touched[request_id] = None
 
     def has_work(self) -> bool:
         return self._has_own_work() or self._decoder.pending > 0
@@ -298,10 +272,6 @@ class DiffusionEngine:
         times = state.times(self._clock())
         self._outputs.append(StageOutput(request_id, shown, consumed, "done", state.usage(), times))
 
-    def _fail(self, request_id: str, error: Exception) -> None:
-        self._forget(request_id)
-        self._outputs.append(self._failed(request_id, error))
-
     def _forget(self, request_id: str) -> None:
         """Frees everything a request holds, but not what it still has to say."""
         self._requests.pop(request_id, None)
@@ -313,6 +283,3 @@ class DiffusionEngine:
     def _note_time(self, request_ids: dict[str, None], took_s: float) -> None:
         for request_id in request_ids:
             self._requests[request_id].forward_s += took_s
-
-    def _failed(self, request_id: str, error: Exception) -> StageOutput:
-        return StageOutput(request_id, error=ErrorInfo.of(error, stage=self._config.model_stage))

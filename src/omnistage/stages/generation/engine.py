@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.config.stage import GenerationStageConfig
-from omnistage.core.errors import ErrorInfo, StageFailedError
+from omnistage.core.errors import StageFailedError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import StageTimes, Usage
 from omnistage.modeling.protocols import Bridge, GenerationModel, GenerationProcessor, Interrupted, StageInput
 from omnistage.stages.base import PreparedInput, StageOutput, StageRequest
 from omnistage.stages.generation.scheduler import GenerationScheduler, Work
 from omnistage.stages.inbox import InboxState
+from omnistage.stages.seated import SeatedEngine
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class GenerationState:
 Made = tuple[MultimodalPayload | None, Any]
 
 
-class GenerationEngine:
+class GenerationEngine(SeatedEngine[GenerationState]):
     """A StageEngine (stages.base). `bridge` is None in an entry stage, `processor` in all others."""
 
     def __init__(
@@ -72,9 +73,7 @@ class GenerationEngine:
         self._processor = processor
         self._clock = clock
         self._scheduler = GenerationScheduler(slots=config.max_num_seqs, budget=config.max_num_batched_tokens)
-        self._requests: dict[str, GenerationState] = {}
-        self._touched: dict[str, None] = {}  # requests whose inbox changed since the last step, in order
-        self._outputs: list[StageOutput] = []
+        super().__init__(config.model_stage, self._scheduler)
         self._running: tuple[str, ...] = ()
         self._interrupted: set[str] = set()
         self._running_lock = threading.Lock()
@@ -105,30 +104,6 @@ class GenerationEngine:
             state.added_s, state.prepare_s = state.added_s - prepared.elapsed_s, prepared.prepare_s
         self._scheduler.add(request.request_id, request.order)
         self._touched[request.request_id] = None
-
-    def feed(self, request_id: str, source: int, seq: int, item: MultimodalPayload | None, *, last: bool) -> None:
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        try:
-            state.inbox.feed(source, seq, item, last=last)
-        except StageFailedError as error:
-            self._fail(request_id, error)
-        else:
-            self._touched[request_id] = None
-
-    def cancel(self, request_id: str) -> None:
-        self._forget(request_id)
-        self._outputs = [output for output in self._outputs if output.request_id != request_id]
-
-    def set_ready(self, request_id: str, ready: bool) -> None:
-        state = self._requests.get(request_id)
-        if state is None:
-            return
-        state.ready = ready
-        self._scheduler.set_ready(request_id, ready)
-        if not ready:
-            self._touched[request_id] = None
 
     def has_work(self) -> bool:
         return bool(self._outputs or self._touched) or self._scheduler.can_run()
@@ -313,10 +288,6 @@ class GenerationEngine:
         self._forget(request_id)
         self._outputs.append(StageOutput(request_id, capture, consumed, "done", usage, times))
 
-    def _fail(self, request_id: str, error: Exception) -> None:
-        self._forget(request_id)
-        self._outputs.append(self._failed(request_id, error))
-
     def _forget(self, request_id: str) -> None:
         """Frees everything a request holds, but not what it still has to say."""
         with self._running_lock:  # nobody interrupts from here on what is gone
@@ -324,13 +295,6 @@ class GenerationEngine:
             self._interrupted.discard(request_id)
         self._touched.pop(request_id, None)
         self._scheduler.remove(request_id)
-
-    def _failed(self, request_id: str, error: Exception) -> StageOutput:
-        return StageOutput(request_id, error=ErrorInfo.of(error, stage=self._stage))
-
-    @property
-    def _stage(self) -> str:
-        return self._config.model_stage
 
 
 def _count_samples(samples: dict[int, int], capture: MultimodalPayload) -> None:
