@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.diffusion_workload import LINE_SHAPE, LOAD, SIZES, Size, Wish, arrivals, line, write_model
-from benchmarks.drawing import engine_of, request_of
+from benchmarks.drawing_engine import engine_of, request_of
 
 TURN_S = 0.5
 WARM_UP = 8

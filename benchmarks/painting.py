@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import omnistage
 from benchmarks.diffusion_workload import PAINTED_AT_A_TIME, painted
-from benchmarks.drawing import EngineSide, Picture, engine_of
+from benchmarks.drawing_engine import EngineSide, Picture, engine_of
 
 FOLDER = Path(omnistage.__file__).parent / "models" / "demo" / "painter"
 CACHE = "tea_cache"
