@@ -16,7 +16,7 @@ from omnistage.modeling.kernels.build import built, compiler
 
 PACKAGES = (
     "omnistage", "torch", "transformers", "tokenizers", "safetensors", "onnxruntime", "numpy", "msgspec", "pyzmq",
-    "fastapi", "starlette", "uvicorn", "pydantic", "soundfile", "gruut", "typer",
+    "fastapi", "starlette", "uvicorn", "pydantic", "soundfile", "gruut", "typer", "diffusers", "accelerate",
 )  # fmt: skip
 
 
