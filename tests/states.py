@@ -26,6 +26,7 @@ RISING = frozenset(
         "helper_restarts_total",
         "inline_puts",
         "parked_total",
+        "picture_steps_total",
         "pid",
         "preemptions",
         "prepared_cache_nbytes",  # bounded; kept for the next request with the same prompt

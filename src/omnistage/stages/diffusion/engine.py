@@ -64,6 +64,7 @@ class DiffusionEngine(SeatedEngine[RequestState]):
         self._calls = CarefulCalls(stage)
         self._has_encoded = False  # in the last step
         self._parked_total = 0
+        self._picture_steps_total = 0
 
     # ---- StageEngine -----------------------------------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class DiffusionEngine(SeatedEngine[RequestState]):
             "waiting": waiting,
             "decoding": self._decoder.pending,
             "parked_total": self._parked_total,
+            "picture_steps_total": self._picture_steps_total,
             "rerun_total": self._calls.num_reruns + self._encoder.num_reruns + self._decoder.num_reruns,
             "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values()),
             **{f"apart_by_{reason}_total": count for reason, count in self._scheduler.apart.items()},
@@ -209,6 +211,7 @@ class DiffusionEngine(SeatedEngine[RequestState]):
         if isinstance(stepped, Exception):
             self._fail(key.request_id, stepped)
             return
+        self._picture_steps_total += 1
         state, run = self._requests[key.request_id], self._run_of(key)
         if not (state.request.request.stream and CLIENT in state.request.active_targets):
             return

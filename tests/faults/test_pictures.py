@@ -1,0 +1,212 @@
+"""Callers that leave while their pictures are drawn, and a painter that is killed, through a server's port.
+
+One server for all, of the painter that ships. What is drawn for nobody is seen by counts of the stage: `picture_steps_total`, steps
+that pictures have taken, and of what was encoded and prepared. A step here is one of ten pictures with guidance, 0.1 s and more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+import omnistage
+from tests.faults.server import ServerProcess, eventually
+from tests.serve.files import opened
+from tests.states import differences
+
+FOLDER = Path(omnistage.__file__).parent / "models" / "demo" / "painter"
+PATH = "/v1/images/generations"
+SLOTS, LOOKAHEAD = 2, 2
+LONG = {"prompt": "red heart", "n": 10, "steps": 50, "true_cfg_scale": 2.0, "negative_prompt": "blue", "seed": 1}
+PICTURES = 10
+BACK_S = 10.0
+LEAVERS, TOGETHER = 200, 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    flags = ("--no-zygote", "--drain-timeout-s", "2", "--stage-0-max-num-seqs", str(SLOTS))
+    made = ServerProcess(tmp_path_factory.mktemp("pictures"), *flags, model=str(FOLDER))
+    try:
+        made.wait_ready()
+        for _ in range(2):  # threads and allocators come to their size
+            asked(made, {**LONG, "steps": 2})
+        yield made
+        assert made.stop() == 0
+    finally:
+        left = made.sweep()
+        made.process.wait(10)
+    assert left == []
+
+
+def asked(server: ServerProcess, body: dict[str, Any]) -> bytes:
+    """The whole answer."""
+    url, headers = f"http://127.0.0.1:{server.port}{PATH}", {"Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps({"size": "64x64", **body}).encode(), headers), timeout=60) as response:
+        found: bytes = response.read()
+        return found
+
+
+def sent(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
+    """A connection on which `body` has been asked for."""
+    connection = socket.create_connection(("127.0.0.1", server.port), 60)
+    connection.sendall(request_bytes(body))
+    return connection
+
+
+def request_bytes(body: dict[str, Any]) -> bytes:
+    text = json.dumps({"size": "64x64", **body}).encode()
+    return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%b" % (PATH.encode(), len(text), text)
+
+
+def stage(server: ServerProcess) -> dict[str, Any]:
+    found: dict[str, Any] = server.debug_state()["workers"]["painter/0"]["stages"]["painter"]
+    return found
+
+
+def open_requests(server: ServerProcess) -> int:
+    found: int = server.debug_state()["driver"]["machine"]["open"]
+    return found
+
+
+def steps(server: ServerProcess) -> int:
+    return int(stage(server)["picture_steps_total"])
+
+
+def holds(server: ServerProcess, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 20.0) -> bool:
+    """Asks the stage until it does."""
+    return eventually(lambda: condition(stage(server)), timeout_s)
+
+
+@pytest.mark.parametrize("more", [{"stream": True, "partial_images": 3}, {}], ids=["streamed", "whole"])
+def test_a_socket_that_closes_ends_the_drawing_within_a_step(server: ServerProcess, more: dict[str, Any]) -> None:
+    """Fault: fifty steps for nobody; the one who comes next waits for them. The step that is running goes to its end, and one more
+    may have begun between the count and the close."""
+    before = steps(server)
+    with sent(server, {**LONG, **more}):
+        assert holds(server, lambda now: now["picture_steps_total"] >= before + 3 * PICTURES)
+        seen = steps(server)
+    assert seen < before + 40 * PICTURES
+    assert eventually(lambda: open_requests(server) == 0, 2.0)
+    assert holds(server, lambda now: now["running"] == 0)
+    after = steps(server)
+    assert after <= seen + 2 * PICTURES
+    asked(server, {**LONG, "n": 1, "steps": 3})
+    assert steps(server) == after + 3
+
+
+def test_who_leaves_while_waiting_is_never_begun(server: ServerProcess) -> None:
+    """Fault: a request whose caller has gone gets its slot, or its turn to be prepared, all the same. Two have the slots, two wait
+    in the stage, four with the machine. Nobody has asked for their prompts before, so who is begun is encoded first."""
+    before = stage(server)
+    drawing = [sent(server, {**LONG, "seed": seed}) for seed in range(SLOTS)]
+    assert holds(server, lambda now: now["running"] == SLOTS)
+    waiting = [sent(server, {**LONG, "n": 1, "prompt": f"yellow banana {place}"}) for place in range(LOOKAHEAD + 4)]
+    assert eventually(lambda: open_requests(server) == SLOTS + len(waiting), 10.0)
+    assert holds(server, lambda now: now["waiting"] == LOOKAHEAD)
+    for connection in waiting:
+        connection.close()
+    assert eventually(lambda: open_requests(server) == SLOTS, 2.0), "who draws was to be in the way until here"
+    for connection in drawing:
+        connection.close()
+    assert eventually(lambda: open_requests(server) == 0, 2.0)
+    assert holds(server, lambda now: now["running"] == now["waiting"] == 0)
+    after = stage(server)
+    assert after["condition_misses_total"] == before["condition_misses_total"]
+    assert (after["picture_steps_total"] - before["picture_steps_total"]) % PICTURES == 0
+    assert after["prepared_misses_total"] - before["prepared_misses_total"] <= LOOKAHEAD + SLOTS
+
+
+async def leave(port: int, place: int, chance: random.Random) -> str:
+    """Asks, and closes the socket after some time: before the request is whole, while it waits, is drawn or answered, or not."""
+    body = {
+        "prompt": "red heart",
+        "n": 1 if place % 7 else 3,
+        "seed": place,
+        "steps": 1 + place % 3,
+        "true_cfg_scale": 1.0 if place % 4 else 2.0,
+        **({"stream": True, "partial_images": place % 4} if place % 3 else {}),
+    }
+    words, patience_s = request_bytes(body), chance.random() ** 2 * 0.8
+    stays = place % 10 == 4
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        if place % 20 == 0:
+            writer.write(words[: len(words) // 2])
+            await asyncio.sleep(patience_s / 10)
+            return "half"
+        writer.write(words)
+        async with asyncio.timeout(30.0 if stays else patience_s):
+            await reader.readuntil(b"usage")
+            return "finished"
+    except TimeoutError:
+        return "left"
+    finally:
+        writer.transport.abort()
+
+
+def test_two_hundred_who_leave_leave_nothing(server: ServerProcess) -> None:
+    """Fault: a slot, a connection, a picture for the decoder, or a reference of a caller who has gone stays in any process."""
+    chance = random.Random(5)
+
+    async def all_of() -> list[str]:
+        found: list[str] = []
+        for start in range(0, LEAVERS, TOGETHER):
+            callers = (leave(server.port, place, chance) for place in range(start, start + TOGETHER))
+            found += await asyncio.gather(*callers)
+        return found
+
+    before = server.debug_state()
+    outcomes = asyncio.run(all_of())
+    assert eventually(lambda: not differences(before, server.debug_state()), 10.0), differences(
+        before, server.debug_state()
+    )
+    assert min(outcomes.count(outcome) for outcome in ("finished", "left", "half")) >= LEAVERS // 20, outcomes
+
+
+def test_a_killed_painter_draws_the_same_again_or_tells_of_it_once(server: ServerProcess) -> None:
+    """Fault: who waits for whole pictures gets an error, none, or others; who was told of steps gets two ends, or pictures that he
+    was not told of; the server stays ill. Two have slots when it dies, and two wait."""
+    asks = [{**LONG, "n": 3, "steps": 20, "seed": 3}, {**LONG, "n": 1, "steps": 8, "seed": 30}]
+    wanted = [pictures(asked(server, ask)) for ask in asks]
+    before = steps(server)
+    with ThreadPoolExecutor(4) as threads:
+        told = [threads.submit(events, server, {**LONG, "stream": True})]
+        assert holds(server, lambda now: now["picture_steps_total"] >= before + PICTURES)
+        whole = [threads.submit(asked, server, asks[0])]
+        assert holds(server, lambda now: now["running"] == SLOTS)
+        whole.append(threads.submit(asked, server, asks[1]))
+        told.append(threads.submit(events, server, {**asks[1], "stream": True}))
+        assert holds(server, lambda now: (now["running"], now["waiting"]) == (SLOTS, LOOKAHEAD))
+        assert server.kill_worker("painter") is not None
+        assert eventually(lambda: server.health()[0] != 200, 2.0)
+        assert eventually(lambda: server.health()[0] == 200, BACK_S)
+        for one, picture in zip(whole, wanted, strict=True):
+            assert np.abs(pictures(one.result()).astype(int) - picture).max() <= 1
+        spoken, silent = (one.result() for one in told)
+    assert [kind for kind, _ in spoken] == ["error"] and "painter" in spoken[0][1]
+    assert [kind for kind, _ in silent] == ["image_generation.completed"]
+    assert open_requests(server) == 0
+
+
+def pictures(answer: bytes) -> np.ndarray[Any, Any]:
+    """[n, height, width, 3]"""
+    return np.stack([np.asarray(opened(base64.b64decode(one["b64_json"]))) for one in json.loads(answer)["data"]])
+
+
+def events(server: ServerProcess, body: dict[str, Any]) -> list[tuple[str, str]]:
+    """The kind of each event of a stream, and what an error says."""
+    parts = asked(server, body).decode().split("\n\n")
+    told = [json.loads(part.partition("data: ")[2]) for part in parts if part]
+    return [("error", one["error"]["message"]) if "error" in one else (one["type"], "") for one in told]
