@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -126,6 +127,45 @@ def test_who_leaves_while_waiting_is_never_begun(server: ServerProcess) -> None:
     assert after["condition_misses_total"] == before["condition_misses_total"]
     assert (after["picture_steps_total"] - before["picture_steps_total"]) % PICTURES == 0
     assert after["prepared_misses_total"] - before["prepared_misses_total"] <= LOOKAHEAD + SLOTS
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "accepted"),
+    [
+        ({"size": "100000x100000"}, "size", "[1, 16384]"),
+        ({"size": "16384x16384"}, "size", "at most 4194304 pixels"),
+        ({"size": "700x481"}, "size", "nearest are 480 or 496"),
+        ({"steps": 0}, "steps", "[1, 1000]"),
+        ({"steps": -1}, "steps", "[1, 1000]"),
+        ({"steps": 10**9}, "steps", "[1, 1000]"),
+        ({"steps": 1000}, "steps", "at most 200"),
+        ({"n": 0}, "n", "[1, 10]"),
+        ({"n": 11}, "n", "[1, 10]"),
+        ({"seed": 2**70}, "seed", "[0, 18446744073709551615]"),
+        ({"prompt": "x" * 100_000}, "prompt", "of 100000 characters"),
+        ({"negative_prompt": "x" * 100_000}, "negative_prompt", "of 100000 characters"),
+        ({"stream": True, "steps": 1000}, "steps", "at most 200"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_wrong_is_refused_before_anything_is_begun(
+    server: ServerProcess, body: dict[str, Any], field: str, accepted: str
+) -> None:
+    """Fault: gigapixels are allocated, a step or a prompt computed, and then it is refused; a 500, or a 200 and an event."""
+    counts = ("picture_steps_total", "condition_hits_total", "condition_misses_total")
+    before = stage(server)
+    with pytest.raises(HTTPError) as refused:
+        asked(server, {"prompt": "red heart", **body})
+    error = json.loads(refused.value.read())["error"]
+    assert (refused.value.code, error["param"]) == (400, field) and accepted in error["message"], error
+    assert [stage(server)[name] for name in counts] == [before[name] for name in counts]
+
+
+def test_the_largest_seed_goes_on_with_the_first(server: ServerProcess) -> None:
+    """Fault: a seed beyond 64 bits fails the second of two pictures, or both are of one seed."""
+    last, first = (pictures(asked(server, {**LONG, "n": 1, "steps": 2, "seed": seed})) for seed in (2**64 - 1, 0))
+    both = pictures(asked(server, {**LONG, "n": 2, "steps": 2, "seed": 2**64 - 1}))
+    assert np.abs(both.astype(int) - np.concatenate([last, first])).max() <= 1
 
 
 async def leave(port: int, place: int, chance: random.Random) -> str:

@@ -4,6 +4,7 @@ file, is in tests/models/qwen3_omni/test_images.py."""
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Literal
 
 import numpy as np
@@ -36,6 +37,18 @@ def test_opacity_is_kept_where_it_is_asked_for() -> None:
     assert np.array_equal(read(whole, "RGBA"), PIXELS)
     with pytest.raises(InvalidRequestError, match=r"mask: .*accepted: uint8 \[height, width, 3\]"):
         read(whole)
+
+
+def test_a_palette_with_opacity_is_read_without_a_word() -> None:
+    """Fault: a warning of a library in the log, for a file that is right."""
+    buffer = io.BytesIO()
+    palette = Image.fromarray(PIXELS[:, :, :3]).convert("P")
+    palette.save(buffer, "PNG", transparency=bytes(range(256)))
+    media = Media(kind="image", data=buffer.getvalue(), where="image")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read = read_picture(media, most_nbytes=10_000, most_pixels=35)
+    assert np.array_equal(read, np.asarray(palette.convert("RGB")))
 
 
 def test_sizes_are_asked_before_decoding() -> None:

@@ -185,6 +185,38 @@ async def test_bad_input_is_refused_before_anything_begins(body: dict[str, Any],
     assert runtime.submitted == []
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["drawn", "edited"])
+async def test_an_explicit_nothing_means_that(edited: bool) -> None:
+    """Fault: a 0, a false or an empty text that is legal is taken for the default, or refused."""
+    nothing = {
+        "seed": 0,
+        "guidance_scale": 0,
+        "true_cfg_scale": 0,
+        "partial_images": 0,
+        "output_compression": 0,
+        "priority": 0,
+    }
+    said = {**nothing, "stream": False, "negative_prompt": "", "output_format": "jpeg"}
+    runtime = FakeRuntime()
+    if edited:
+        form = {name: value if isinstance(value, str) else json.dumps(value) for name, value in said.items()}
+        response = await edit(form, [file("image", picture_file())], runtime)
+    else:
+        response = await ask(said, runtime)
+    assert response.status_code == 200, response.text
+    assert (response.headers["content-type"], response.json()["output_format"]) == ("application/json", "jpeg")
+    drawn = drawing(runtime)
+    assert (drawn.seed, drawn.guidance_scale, drawn.true_cfg_scale) == (0, 0.0, 0.0)
+    assert (drawn.negative_prompt, drawn.partial_images) == ("", 0)
+
+
+async def test_seeds_go_on_from_the_last_one_to_the_first() -> None:
+    """Fault: a 500, or a refusal, for a seed that is legal with more than one picture."""
+    runtime = FakeRuntime()
+    assert len((await ask({"seed": 2**64 - 1, "n": 2}, runtime)).json()["data"]) == 2
+    assert (drawing(runtime).seed, drawing(runtime).n) == (2**64 - 1, 2)
+
+
 async def test_a_null_is_a_field_that_was_not_sent() -> None:
     """Fault: a client that writes all of its fields is refused."""
     names = (
@@ -228,6 +260,18 @@ async def test_an_edit_shows_the_model_its_pictures_and_the_mask() -> None:
         ({}, [file("image", picture_file()), file("mask", picture_file())], EDITED, "mask", "seen through"),
         ({}, [file("image", picture_file()[:-30])], EDITED, "image", "a whole picture (PNG, JPEG, WEBP)"),
         ({}, [file("image[]", picture_file()), file("image[]", b"<svg/>")], EDITED, "image[1]", "a whole picture"),
+        *[
+            ({}, [file("image", picture_file(form=form))], EDITED, "image", "a whole picture (PNG, JPEG, WEBP)")
+            for form in ("GIF", "BMP", "TIFF", "PPM")
+        ],
+        (
+            {},
+            [file("image", picture_file()), file("mask", picture_file(form="GIF"))],
+            EDITED,
+            "mask",
+            "a whole picture",
+        ),
+        ({"image_url": "http://a/b.png"}, [file("image", picture_file())], EDITED, "image_url", "did you mean 'image'"),
         ({}, [file("image", picture_file())], DRAWN, "image", "reads text only"),
         ({}, [file("image", picture_file())] * 17, EDITED, "image", "at most 16"),
         ({}, [file("mask", picture_file(mode="RGBA"))], EDITED, "image", "is missing"),

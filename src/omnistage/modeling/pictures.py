@@ -49,6 +49,9 @@ def _decoded(media: Media, look: Callable[[int, int], None], colours: str, most_
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is tighter
+            warnings.filterwarnings(
+                "ignore", "Palette images with Transparency"
+            )  # opacity goes where nobody asked for it
             with Image.open(io.BytesIO(media.data), formats=_FORMATS) as picture:
                 look(picture.height, picture.width)
                 return np.asarray(ImageOps.exif_transpose(picture).convert(colours))

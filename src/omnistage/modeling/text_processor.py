@@ -43,7 +43,7 @@ class TextProcessor:
         self._vocab_size = vocab_size
         self._bos_token_id = bos_token_id
         self._max_tokens = max_tokens
-        self._max_chars = max_tokens * max(map(len, tokenizer.get_vocab()), default=1)
+        self.max_chars = max_tokens * max(map(len, tokenizer.get_vocab()), default=1)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -87,8 +87,8 @@ class TextProcessor:
 
     def encode(self, text: str, field: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         """`field` is what messages call the text. Raises InvalidRequestError for one that is too long or makes no token."""
-        if len(text) > self._max_chars:
-            accepted = f"at most {self._max_chars}, more than {self._max_tokens} tokens hold"
+        if len(text) > self.max_chars:
+            accepted = f"at most {self.max_chars}, more than {self._max_tokens} tokens hold"
             raise InvalidRequestError.of(field, f"{text[:20]}... of {len(text)} characters", accepted)
         ids = tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
         if not ids:

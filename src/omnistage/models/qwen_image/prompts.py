@@ -82,7 +82,12 @@ class WishReader:
 
     def ids(self, wish: str, field: str, pictures: int = 0) -> Ids:
         """[tokens], with one token for each picture. Raises InvalidRequestError for a text that is too long."""
-        ids = self._text.encode(self.template.filled(wish, pictures), field, add_special_tokens=True)
+        filled = self.template.filled(wish, pictures)
+        most = self._text.max_chars - (len(filled) - len(wish))
+        if len(wish) > most:  # said of the wish alone: nobody has written the words around it
+            accepted = f"at most {most}, more than {MOST_TOKENS} tokens hold"
+            raise InvalidRequestError.of(field, f"{wish[:20]}... of {len(wish)} characters", accepted)
+        ids = self._text.encode(filled, field, add_special_tokens=True)
         kept = len(ids) - self.template.dropped
         if kept > MOST_TOKENS:
             raise InvalidRequestError.of(field, f"a text of {kept} tokens", f"at most {MOST_TOKENS}")
