@@ -81,7 +81,7 @@ def write_qwen_image(folder: Path, class_name: str = "QwenImagePipeline", *, see
     torch.manual_seed(seed)
     parts: dict[str, Any] = {
         "transformer": write_transformer(folder, seed=seed, **changes),
-        "vae": _redrawn(AutoencoderKLQwenImage(**VAE), seed + 1),
+        "vae": redrawn(AutoencoderKLQwenImage(**VAE), seed + 1),
         "text_encoder": _text_encoder(tokenizer, seed + 2),
         "scheduler": FlowMatchEulerDiscreteScheduler(**SCHEDULE),
         "tokenizer": tokenizer,
@@ -106,7 +106,7 @@ def write_transformer(folder: Path, *, seed: int = 0, **changes: Any) -> Any:
     """The transformer alone, which is returned as diffusers has it."""
     from diffusers import QwenImageTransformer2DModel
 
-    made = _redrawn(QwenImageTransformer2DModel(**TRANSFORMER | changes), seed)
+    made = redrawn(QwenImageTransformer2DModel(**TRANSFORMER | changes), seed)
     made.save_pretrained(folder / "transformer")
     return made
 
@@ -164,11 +164,12 @@ def _text_encoder(tokenizer: Any, seed: int) -> Any:
         vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     )
-    return _redrawn(Qwen2_5_VLForConditionalGeneration(config).eval(), seed)
+    return redrawn(Qwen2_5_VLForConditionalGeneration(config).eval(), seed)
 
 
 @torch.no_grad()
-def _redrawn(module: Any, seed: int) -> Any:
+def redrawn(module: Any, seed: int) -> Any:
+    """`module` with weights that make a difference; see the head of this file."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         if parameter.dim() >= 2 and not name.endswith("gamma"):

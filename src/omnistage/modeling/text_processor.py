@@ -17,7 +17,7 @@ from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.chat_template import ChatTemplate
 from omnistage.modeling.folder import CONFIG, GENERATION_CONFIG, eos_token_ids, read_json_if_any
 from omnistage.modeling.protocols import ProcessedPrompt
-from omnistage.modeling.tokenizer import TOKENIZER_CONFIG, load_tokenizer
+from omnistage.modeling.tokenizer import TOKENIZER_CONFIG, content_of, load_tokenizer
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -140,11 +140,9 @@ def _eos(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) -> froz
 
 def _special_tokens(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in _SPECIAL_TOKENS:
-        match settings.get(name):
-            case str() as text:
-                yield name, text
-            case {"content": str() as text}:
-                yield name, text
+        text = content_of(settings.get(name))
+        if text is not None:
+            yield name, text
 
 
 def _template_source(folder: Path, settings: Mapping[str, Any]) -> str | None:

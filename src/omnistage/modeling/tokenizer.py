@@ -1,14 +1,14 @@
 """The tokenizer of a folder in Hugging Face layout, without transformers: tokenizer.json, or the vocabulary and merges of older
-checkpoints of the Qwen family, which say how they are to be read in their class's name only.
+checkpoints of Qwen and CLIP, which say how they are to be read in their class's name only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.folder import read_json_if_any
@@ -16,11 +16,11 @@ from omnistage.modeling.folder import read_json_if_any
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
-_QWEN_CLASSES = frozenset({"Qwen2Tokenizer", "Qwen2TokenizerFast"})
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Qwen's vocabularies cut a text before its bytes are merged: part of the vocabulary, though no file says it."""
+_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+"""How these vocabularies cut a text before its bytes are merged: part of the vocabulary, though no file says it."""
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -39,20 +39,66 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 def _of_vocabulary(folder: Path) -> Tokenizer:
     settings = read_json_if_any(folder, TOKENIZER_CONFIG) or {}
-    named = settings.get("tokenizer_class")
+    make = _KINDS.get(str(settings.get("tokenizer_class")).removesuffix("Fast"))
     files = (folder / VOCABULARY, folder / MERGES)
-    if named not in _QWEN_CLASSES or not all(file.is_file() for file in files):
-        also = f"{VOCABULARY} with {MERGES} of a {' or '.join(sorted(_QWEN_CLASSES))}"
+    if make is None or not all(file.is_file() for file in files):
+        also = f"{VOCABULARY} with {MERGES} of a {' or '.join(sorted(_KINDS))}"
         raise BrokenCheckpointError(f"{folder} has no {TOKENIZER}; looked for the model's tokenizer, or {also}")
+    tokenizer = make(files, settings)
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_tokens(tokenizer, settings.get("added_tokens_decoder") or {}, folder)
+    return tokenizer
+
+
+def _qwen(files: tuple[Path, Path], _settings: Mapping[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE.from_file(*map(str, files)))
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(_QWEN_WORDS), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    _add_tokens(tokenizer, settings.get("added_tokens_decoder") or {}, folder)
     return tokenizer
+
+
+def _clip(files: tuple[Path, Path], settings: Mapping[str, Any]) -> Tokenizer:
+    """Small letters only; a text stands between a first token and a last."""
+    first, last, unknown = (
+        content_of(settings.get(name)) or default
+        for name, default in (
+            ("bos_token", "<|startoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("unk_token", "<|endoftext|>"),
+        )
+    )
+    tokenizer = Tokenizer(models.BPE.from_file(*map(str, files), end_of_word_suffix="</w>", unk_token=unknown))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    words = pre_tokenizers.Split(Regex(_CLIP_WORDS), behavior="removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.add_special_tokens([first, last])
+    ids = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (last, ids[last]), (first, ids[first]), trim_offsets=False, add_prefix_space=False
+    )
+    return tokenizer
+
+
+_KINDS: Mapping[str, Callable[[tuple[Path, Path], Mapping[str, Any]], Tokenizer]] = {
+    "CLIPTokenizer": _clip,
+    "Qwen2Tokenizer": _qwen,
+}
+"""By `tokenizer_class`, which may end in Fast too."""
+
+
+def content_of(token: object) -> str | None:
+    """Of a special token, as a JSON file states it: a text, or an object with its `content`."""
+    match token:
+        case str() as text:
+            return text
+        case {"content": str() as text}:
+            return text
+    return None
 
 
 def _add_tokens(tokenizer: Tokenizer, added: Mapping[str, Mapping[str, Any]], folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from omnistage.models.qwen_image.loader import load
 from omnistage.models.qwen_image.processor import load_processor
-from tests.models.qwen_image.drawing import Easel, stage_config
+from tests.models.easel import Easel, stage_config
 from tests.tiny.qwen_image import write_qwen_image
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from omnistage.models.qwen_image import references
 from omnistage.models.qwen_image.edit_prompts import EDIT_PLUS, Editing
-from tests.models.qwen_image.drawing import Asked, Drawn, by_diffusers
+from tests.models.easel import Drawn
+from tests.models.qwen_image.drawing import Asked, by_diffusers
 
 AREA = 96 * 96
 SEEN_AREA = 64 * 64

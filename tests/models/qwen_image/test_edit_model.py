@@ -12,7 +12,8 @@ import pytest
 from omnistage.core.errors import InvalidRequestError
 from omnistage.models.qwen_image.edit_processor import load_edit_plus_processor
 from omnistage.models.qwen_image.loader import load_edit
-from tests.models.qwen_image.drawing import Asked, Easel, stage_config
+from tests.models.easel import Easel, stage_config
+from tests.models.qwen_image.drawing import Asked
 from tests.models.qwen_image.editing import photograph, small_areas
 from tests.tiny.qwen_image import write_processor
 

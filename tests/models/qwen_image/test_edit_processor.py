@@ -13,7 +13,8 @@ import pytest
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
 from omnistage.core.request import Prompt
 from omnistage.models.qwen_image.edit_processor import load_edit_plus_processor, load_edit_processor
-from tests.models.qwen_image.drawing import Asked, as_media, stage_config
+from tests.models.easel import stage_config
+from tests.models.qwen_image.drawing import Asked, as_media
 from tests.models.qwen_image.editing import photograph, small_areas
 from tests.tiny.qwen_image import write_processor
 

@@ -7,7 +7,8 @@ import torch
 
 from omnistage.modeling.diffusion import BlockedModel, PreviewingModel, Row
 from omnistage.models.qwen_image.model import packed, unpacked
-from tests.models.qwen_image.drawing import Asked, Easel
+from tests.models.easel import Easel
+from tests.models.qwen_image.drawing import Asked
 
 
 def rows_of(easel: Easel, *asks: Asked) -> list[Row]:
@@ -22,7 +23,7 @@ def rows_of(easel: Easel, *asks: Asked) -> list[Row]:
 def test_rows_taken_out_between_blocks(easel: Easel) -> None:
     """Fault: a row that goes on alone has its neighbour's timestep, rotations or mask."""
     model = easel.model
-    assert isinstance(model, BlockedModel) and isinstance(model, PreviewingModel)
+    assert isinstance(easel.model, BlockedModel) and isinstance(easel.model, PreviewingModel)
     asks = (Asked(scale=2.0), Asked(prompt="two dogs on a table", height=64, width=16), Asked(prompt="size", seed=3))
     rows = rows_of(easel, *asks)
     expected = model.predict(rows)
@@ -72,7 +73,7 @@ def test_half_precision(folder: object) -> None:
     """Fault: two formats meet in one operation."""
     from omnistage.models.qwen_image.loader import load
     from omnistage.models.qwen_image.processor import load_processor
-    from tests.models.qwen_image.drawing import stage_config
+    from tests.models.easel import stage_config
 
     config = stage_config(folder, dtype="bfloat16")
     easel = Easel(load(config), load_processor(config))

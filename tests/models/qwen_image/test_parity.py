@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.qwen_image.drawing import Asked, Easel, assert_same, by_diffusers
+from tests.models.easel import Easel, assert_same
+from tests.models.qwen_image.drawing import Asked, by_diffusers
 
 MIXED = (
     Asked(steps=5, scale=4.0, negative=" "),

@@ -15,7 +15,8 @@ from PIL import Image
 from omnistage import DiffusionParams, Omni
 from omnistage.models.qwen_image.edit_processor import load_edit_plus_processor, load_edit_processor
 from omnistage.models.qwen_image.loader import load_edit
-from tests.models.qwen_image.drawing import Asked, Easel, assert_same, stage_config
+from tests.models.easel import Easel, assert_same, stage_config
+from tests.models.qwen_image.drawing import Asked
 from tests.models.qwen_image.editing import SMALL_PLUS, edit_pipeline, edited_by_diffusers, photograph, small_areas
 from tests.tiny.qwen_image import write_qwen_image
 

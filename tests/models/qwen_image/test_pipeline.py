@@ -55,7 +55,7 @@ def test_the_index_of_a_folder_decides(tmp_path: Path, name: str, reads: tuple[s
 def test_loading_imports_neither_diffusers_nor_transformers(folder: Path) -> None:
     """Fault: 130 MiB and four seconds for a module of a library."""
     said = (
-        "import sys; from tests.models.qwen_image.drawing import stage_config\n"
+        "import sys; from tests.models.easel import stage_config\n"
         "from omnistage.models.qwen_image import loader, edit_processor\n"
         f"loader.load(stage_config({str(folder)!r}))\n"
         "print(sorted({'diffusers', 'transformers', 'torchvision', 'accelerate'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""Which text of a request is the wish, and the ids that the text encoder gets: those of the published pipeline."""
+"""The ids that the text encoder gets: those of the published pipeline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
-from omnistage.core.request import Prompt
-from omnistage.models.qwen_image.prompts import DRAWING, MOST_TOKENS, Template, load_wish_reader, wish_of
-from tests.models.qwen_image.drawing import Asked, Easel
-
-USER = {"role": "user", "content": "a cat"}
+from omnistage.models.qwen_image.prompts import DRAWING, MOST_TOKENS, Template, load_wish_reader
+from tests.models.easel import Easel
+from tests.models.qwen_image.drawing import Asked
 
 
 def test_ids_are_those_of_the_published_pipeline(folder: Path, pipeline: Any) -> None:
@@ -22,31 +20,6 @@ def test_ids_are_those_of_the_published_pipeline(folder: Path, pipeline: Any) ->
         expected = pipeline.tokenizer(pipeline.prompt_template_encode.format(wish)).input_ids
         assert reader.ids(wish, "prompt").tolist() == expected
     assert DRAWING.dropped == pipeline.prompt_template_encode_start_idx
-
-
-def test_the_last_turn_of_the_user_is_drawn() -> None:
-    """Fault: the answer before it, or the system prompt, is drawn."""
-    said = {"role": "assistant", "content": "a dog"}
-    assert wish_of(Prompt(messages=({"role": "user", "content": "one"}, said, USER, said))).text == "a cat"
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "cat"}]
-    wish = wish_of(Prompt(messages=({"role": "user", "content": parts},)))
-    assert (wish.text, wish.field) == ("a\ncat", "messages[0].content")
-
-
-@pytest.mark.parametrize(
-    ("prompt", "field"),
-    [
-        (Prompt(text="  "), "prompt"),
-        (Prompt(token_ids=(1, 2)), "prompt"),
-        (Prompt(messages=({"role": "system", "content": "a cat"},)), "messages"),
-        (Prompt(messages=(USER, {"role": "user", "content": " "})), "messages[1].content"),
-    ],
-)
-def test_nothing_to_draw(prompt: Prompt, field: str) -> None:
-    """Fault: a picture of nothing is drawn, at full price."""
-    with pytest.raises(InvalidRequestError) as error:
-        wish_of(prompt)
-    assert error.value.field == field
 
 
 def test_a_text_that_is_too_long(easel: Easel) -> None:

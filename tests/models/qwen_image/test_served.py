@@ -26,7 +26,8 @@ from omnistage.engine.compose import composed
 from omnistage.models.qwen_image import edit_processor, references
 from omnistage.serve.pictures import PNG, encoded
 from omnistage.serve.serving import Serving
-from tests.models.qwen_image.drawing import Asked, Easel
+from tests.models.easel import Easel
+from tests.models.qwen_image.drawing import Asked
 from tests.models.qwen_image.editing import AREA, SMALL_PLUS
 from tests.runtime.harness import eventually
 from tests.serve.files import opened, picture_file

@@ -12,7 +12,7 @@ import pytest
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.models.qwen_image.loader import load
 from omnistage.models.qwen_image.settings import picture_sizes, text_shape, transformer_shape, vae_shape
-from tests.models.qwen_image.drawing import stage_config
+from tests.models.easel import stage_config
 
 
 def changed(folder: Path, to: Path, file: str, **changes: Any) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from omnistage.models.qwen_image.text_encoder import TextInput
-from tests.models.qwen_image.drawing import Easel
+from tests.models.easel import Easel
 
 
 @torch.inference_mode()

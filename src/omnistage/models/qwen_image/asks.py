@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.params import DiffusionParams
+from omnistage.modeling.wishes import checked_side
 from omnistage.models.qwen_image.settings import PictureSizes
 
 STEPS = 50
@@ -63,15 +63,4 @@ def _side(name: str, side: int | None, default: int, sizes: PictureSizes) -> int
     if sizes.only is not None and side not in sizes.only:
         accepted = " or ".join(map(str, sizes.only))
         raise InvalidRequestError.of(name, side, f"{accepted}, which is all that this model was trained for")
-    if side % sizes.multiple:
-        near = " or ".join(map(str, _nearest(side, sizes.multiple)))
-        raise InvalidRequestError.of(name, side, f"a multiple of {sizes.multiple}, the nearest are {near}")
-    return side
-
-
-def _nearest(side: int, multiple: int) -> Iterator[int]:
-    """The one below, if it is a size, and the one above."""
-    below = side // multiple * multiple
-    if below:
-        yield below
-    yield below + multiple
+    return checked_side(name, side, sizes.multiple)

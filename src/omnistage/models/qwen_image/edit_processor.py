@@ -15,10 +15,11 @@ from omnistage.core.errors import InvalidRequestError
 from omnistage.core.request import Media, OmniRequest
 from omnistage.modeling.patches import Pixels
 from omnistage.modeling.protocols import StageInput
+from omnistage.modeling.wishes import Wish, params_of, wish_of
 from omnistage.models.qwen_image.asks import checked
 from omnistage.models.qwen_image.edit_prompts import EDIT, EDIT_PLUS, Editing, expanded
-from omnistage.models.qwen_image.processor import TOKENIZER, branch, params_of
-from omnistage.models.qwen_image.prompts import Wish, WishReader, load_wish_reader, wish_of
+from omnistage.models.qwen_image.processor import TOKENIZER, branch
+from omnistage.models.qwen_image.prompts import WishReader, load_wish_reader
 from omnistage.models.qwen_image.references import Reference, digest, read_mask, read_references
 from omnistage.models.qwen_image.settings import (
     PictureSizes,

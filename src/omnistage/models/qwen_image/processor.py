@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from omnistage.config.stage import DiffusionStageConfig
-from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.protocols import StageInput
+from omnistage.modeling.wishes import params_of, wish_of
 from omnistage.models.qwen_image.asks import checked
-from omnistage.models.qwen_image.prompts import DRAWING, Ids, WishReader, load_wish_reader, wish_of
+from omnistage.models.qwen_image.prompts import DRAWING, Ids, WishReader, load_wish_reader
 from omnistage.models.qwen_image.settings import PictureSizes, picture_sizes, text_shape, vae_shape
 from omnistage.models.qwen_image.words import KnownWords, known_words
 
@@ -52,12 +52,6 @@ class DrawingProcessor:
         if ask.negative is not None:
             data |= branch("negative", self._reader.ids(ask.negative, "negative_prompt"))
         return [StageInput(data)]
-
-
-def params_of(request: OmniRequest, stage_id: int, defaults: DiffusionParams) -> DiffusionParams:
-    found = request.stage_params.get(stage_id, defaults)
-    assert isinstance(found, DiffusionParams), "admission gives a stage the parameters of its kind"
-    return found
 
 
 def branch(name: str, ids: Ids, pictures: str = "") -> dict[str, Any]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from omnistage.core.errors import BrokenCheckpointError, InvalidRequestError
-from omnistage.core.request import Media, Prompt
 from omnistage.modeling.text_processor import TextProcessor, load_text_processor
 
 MOST_TOKENS = 1024
@@ -43,34 +41,6 @@ _DRAWING = (
     "of the objects and background:<|im_end|>\n<|im_start|>user\n"
 )
 DRAWING = Template(_DRAWING, 34)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a request asks to see, with the pictures that it is to be made of and its mask; `field` is the caller's name for the
-    text."""
-
-    text: str
-    field: str
-    media: tuple[Media, ...] = ()
-
-
-def wish_of(prompt: Prompt) -> Wish:
-    """Of messages the last of the user. Raises InvalidRequestError where nobody asks for anything."""
-    if prompt.messages is None:
-        if prompt.text is None or not prompt.text.strip():
-            raise InvalidRequestError.of("prompt", prompt.text, "a text that is not blank, or messages")
-        return Wish(prompt.text, "prompt", prompt.media)
-    asked = [at for at, message in enumerate(prompt.messages) if message.get("role") == "user"]
-    if not asked:
-        raise InvalidRequestError.of("messages", "no user turn", "at least one, which says what to draw")
-    where = f"messages[{asked[-1]}].content"
-    content = prompt.messages[asked[-1]].get("content")
-    parts: list[dict[str, Any]] = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [part["text"] for part in parts if part.get("type") == "text" and part.get("text")]
-    if not "".join(texts).strip():
-        raise InvalidRequestError.of(where, content, "a text that is not blank")
-    return Wish("\n".join(texts), where, tuple(prompt.media[part["media"]] for part in parts if "media" in part))
 
 
 class WishReader:
