@@ -6,6 +6,7 @@ import pytest
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.tokenizer import load_tokenizer
+from tests.tiny.flux import write_clip_tokenizer
 from tests.tiny.qwen3_omni import SPECIAL_TOKENS, train_tokenizer
 
 TEXTS = [
@@ -44,6 +45,19 @@ def test_a_vocabulary_and_merges_read_as_transformers_reads_them(tmp_path):
         ids = ours.encode(text, add_special_tokens=False).ids
         assert ids == theirs(text, add_special_tokens=False).input_ids
         assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_a_clip_vocabulary_reads_as_transformers_reads_it(tmp_path):
+    """Fault: words that end are cut as those that go on; capitals are other words; no first and last token around a text."""
+    from transformers import CLIPTokenizer
+
+    folder = tmp_path / "tokenizer"
+    write_clip_tokenizer(folder)
+    ours, theirs = load_tokenizer(folder), CLIPTokenizer.from_pretrained(folder)
+    for text in [*TEXTS, "", "A cat's <|endoftext|>  tail", "the red_table, 1024x768!"]:
+        for special in (True, False):
+            expected = theirs(text, add_special_tokens=special).input_ids
+            assert ours.encode(text, add_special_tokens=special).ids == expected
 
 
 def test_an_added_token_with_another_id_is_another_models(tmp_path):

@@ -71,8 +71,9 @@ class Denoising:
 
     `latents`: replaced by every step, never written to. `timesteps`: one per step, as `predict` reads them. `branches`: what
     `encode` made of each condition; read only. `extras` are the family's own; pictures share a batch where the shapes and dtypes
-    of their latents and of the tensors in `extras` (also inside lists and tuples) are equal. Texts of different lengths may meet:
-    the family pads and masks them.
+    of their latents and of the tensors in `extras` (also inside lists and tuples) are equal; what else rows must agree in, a
+    family lets a shape say, as latents of [height, width, channels] do. Texts of different lengths may meet: the family pads and
+    masks them.
     """
 
     latents: torch.Tensor

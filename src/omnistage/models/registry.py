@@ -6,6 +6,7 @@ REGISTRY: dict[str, str] = {
     "demo": "omnistage.models.demo.pipeline:PIPELINE",
     "qwen3_omni_moe": "omnistage.models.qwen3_omni.pipeline:PIPELINE",
     "qwen3_omni_moe_thinker": "omnistage.models.qwen3_omni.pipeline:THINKER_PIPELINE",
+    "flux": "omnistage.models.flux.pipeline:PIPELINE",
     "qwen_image": "omnistage.models.qwen_image.pipeline:PIPELINE",
     "qwen_image_edit": "omnistage.models.qwen_image.pipeline:EDIT_PIPELINE",
     "qwen_image_edit_plus": "omnistage.models.qwen_image.pipeline:EDIT_PLUS_PIPELINE",

@@ -1,0 +1,75 @@
+"""Loads the diffusion stage of a FLUX.1 folder: modules of diffusers and transformers, each from the folder that model_index.json
+names it for. Importing this module costs seconds; it is loaded by name, in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CLIPTextModel, T5EncoderModel
+from transformers.utils import logging
+
+from omnistage.config.stage import DiffusionStageConfig
+from omnistage.core.errors import BrokenCheckpointError
+from omnistage.modeling.checkpoint import weight_files
+from omnistage.modeling.diffusers_library import diffusers_class
+from omnistage.modeling.folder import DIFFUSERS_WEIGHTS, WEIGHTS
+from omnistage.modeling.progress import tell_bytes
+from omnistage.modeling.tensors import dtype_of
+from omnistage.models.flux.model import Flux, Parts
+from omnistage.models.flux.settings import CLIP, SCHEDULER, T5, TRANSFORMER, VAE, flux_settings
+from omnistage.models.flux.transformer import Transformer
+
+
+def load(config: DiffusionStageConfig) -> Flux:
+    """Raises BrokenCheckpointError, and ConfigError where diffusers is not installed."""
+    folder = Path(config.model_path)
+    settings = flux_settings(folder)
+    logging.disable_progress_bar()  # how far it is, is told below
+    modules = dict(_modules(folder, dtype_of(config.dtype)))
+    scheduler = diffusers_class("FlowMatchEulerDiscreteScheduler")
+    return Flux(
+        Parts(
+            clip=modules[CLIP],
+            t5=modules[T5],
+            transformer=Transformer(modules[TRANSFORMER]),
+            vae=modules[VAE],
+            scheduler=scheduler.from_pretrained(folder / SCHEDULER),
+            settings=settings,
+        )
+    )
+
+
+def _modules(folder: Path, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
+    """The parts that have weights, with the names of their folders."""
+    kinds = {
+        TRANSFORMER: (diffusers_class("FluxTransformer2DModel"), DIFFUSERS_WEIGHTS),
+        VAE: (diffusers_class("AutoencoderKL"), DIFFUSERS_WEIGHTS),
+        CLIP: (CLIPTextModel, WEIGHTS),
+        T5: (T5EncoderModel, WEIGHTS),
+    }
+    sizes = {
+        part: sum(path.stat().st_size for path in weight_files(folder / part, name=file))
+        for part, (_, file) in kinds.items()
+    }
+    done = 0
+    for part, (kind, _) in kinds.items():
+        yield part, _read(kind, folder / part, dtype)
+        done += sizes[part]
+        tell_bytes(done, sum(sizes.values()))
+
+
+def _read(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """A module of a library whose weights are all there."""
+    try:
+        module, told = kind.from_pretrained(
+            folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # the libraries raise all kinds for what is wrong with a folder
+        raise BrokenCheckpointError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
+    missing = sorted(map(str, told["missing_keys"]))
+    if missing:
+        raise BrokenCheckpointError(f"{folder}: the weights have no tensor {missing[0]}")
+    return module.eval().requires_grad_(False)
