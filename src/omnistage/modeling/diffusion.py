@@ -11,12 +11,15 @@ What comes of a row, a condition or a picture does not depend on those beside it
 come from one thread, but `decode` and `preview`, which come from another one at the same time: they read a picture and write
 nothing. Everything runs in torch's inference mode. Any call may raise InvalidRequestError, with the field, its value and what is
 accepted; whatever else it raises fails the request too, as the stage's fault.
+
+A model whose steps cannot be had one by one gives a `plan` and one call for whole pictures instead (`WholeModel`), which stands
+still between its steps.
 Importing this module costs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -172,3 +175,28 @@ class BlockedModel(Protocol):
 
     def close(self, flow: Flow) -> list[torch.Tensor]:
         """The predictions, one per row; of the flow it reads `hidden` and what `open` has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One picture that a call is to draw; all its chance comes from `seed`."""
+
+    plan: PicturePlan
+    seed: int
+
+
+AfterStep = Callable[[int, int], None]
+"""Called with (step, steps) when so many denoising steps of a call have been taken. It returns when the call may go on, and raises
+where nobody wants its pictures any more: that has to come out of the call."""
+
+
+@runtime_checkable
+class WholeModel(Protocol):
+    """A model that draws pictures in one call, from text to pixels. Calls come one at a time, each from a thread of its own; of a
+    plan `tokens` are what a picture counts against the budget of a call, all its branches together."""
+
+    def plan(self, request: OmniRequest, params: DiffusionParams, inputs: Mapping[str, Any]) -> PicturePlan:
+        """See `DiffusionModel`. Pictures whose plans differ in nothing but what their conditions say are drawn together."""
+
+    def draw(self, wanted: Sequence[Wanted], after_step: AfterStep) -> list[npt.NDArray[np.uint8]]:
+        """[height, width, channels] each, in order."""

@@ -21,17 +21,12 @@ from tests.fakes import request_of
 MOST_STEPS = 2000
 
 
-class Stage:
-    """An engine whose pictures `made` gathers, by (request, index)."""
+class DrivenStage:
+    """An engine of pictures, and what it has said."""
 
-    def __init__(
-        self, config: DiffusionStageConfig | None = None, model: FakePainter | None = None, *, entry: bool = True
-    ) -> None:
-        config = config or painter_config()
-        self.model = model or FakePainter()
-        runner = DiffusionRunner(self.model, step_cache(config, self.model))
-        bridge, processor = (None, load_words(config)) if entry else (words_bridge, None)
-        self.engine = DiffusionEngine(config, runner, bridge, processor)
+    engine: Any
+
+    def __init__(self) -> None:
         self.outputs: list[StageOutput] = []
 
     def add(
@@ -82,6 +77,22 @@ class Stage:
             elif output.finish_reason is not None:
                 found[output.request_id] = output.finish_reason
         return found
+
+
+class Stage(DrivenStage):
+    """An engine that draws pictures step by step."""
+
+    engine: DiffusionEngine
+
+    def __init__(
+        self, config: DiffusionStageConfig | None = None, model: FakePainter | None = None, *, entry: bool = True
+    ) -> None:
+        super().__init__()
+        config = config or painter_config()
+        self.model = model or FakePainter()
+        runner = DiffusionRunner(self.model, step_cache(config, self.model))
+        bridge, processor = (None, load_words(config)) if entry else (words_bridge, None)
+        self.engine = DiffusionEngine(config, runner, bridge, processor)
 
 
 def latents_alone(config: DiffusionStageConfig | None = None, **ask: Any) -> dict[int, torch.Tensor]:

@@ -6,17 +6,21 @@ the family's data; a second one is an error. All errors are the request's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omnistage.config.stage import DiffusionStageConfig
 from omnistage.core.errors import InvalidRequestError, StageFailedError
+from omnistage.core.params import DiffusionParams
+from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import PicturePlan
 from omnistage.modeling.protocols import Bridge, GenerationProcessor, StageInput
 from omnistage.stages.base import PreparedInput, StageRequest
 from omnistage.stages.diffusion.requests import RequestState
-from omnistage.stages.diffusion.runner import DiffusionRunner
 from omnistage.stages.inbox import InboxState
+
+Plan = Callable[[OmniRequest, DiffusionParams, Mapping[str, Any]], PicturePlan]
+"""What a model makes of a request, its parameters and the data of its input (modeling.diffusion)."""
 
 
 class Admission:
@@ -25,13 +29,13 @@ class Admission:
     def __init__(
         self,
         config: DiffusionStageConfig,
-        runner: DiffusionRunner,
+        plan: Plan,
         bridge: Bridge | None,
         processor: GenerationProcessor | None,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
-        self._runner = runner
+        self._plan_of = plan
         self._bridge = bridge
         self._processor = processor
         self._clock = clock
@@ -59,7 +63,7 @@ class Admission:
         return consumed
 
     def _plan(self, state: RequestState, unit: StageInput) -> PicturePlan:
-        plan = self._runner.plan(state.request.request, state.params, unit.data)
+        plan = self._plan_of(state.request.request, state.params, unit.data)
         check_bounds(plan, self._config)
         if len(plan.conditions) not in (1, 2):
             raise StageFailedError(f"the model plans {len(plan.conditions)} conditions, not 1 or 2", stage=self._stage)

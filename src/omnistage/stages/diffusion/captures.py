@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from omnistage.core.errors import StageFailedError
 from omnistage.core.payload import MultimodalPayload, Tensor
 from omnistage.core.spec import TensorSpec
+
+
+def checked(made: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """`made`, C-contiguous. Raises StageFailedError for what is no picture."""
+    if made.dtype != np.uint8 or made.ndim != 3:
+        raise StageFailedError(f"the model made {made.dtype} {list(made.shape)} in place of a uint8 picture")
+    return np.ascontiguousarray(made)
 
 
 def progress(index: int, step: int, steps: int) -> MultimodalPayload:

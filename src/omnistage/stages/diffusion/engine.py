@@ -19,28 +19,24 @@ import time
 from collections.abc import Callable, Sequence
 
 from omnistage.config.stage import DiffusionStageConfig
-from omnistage.core.payload import MultimodalPayload
 from omnistage.modeling.protocols import Bridge, GenerationProcessor
-from omnistage.stages.base import StageOutput, StageRequest
+from omnistage.stages.base import StageOutput
 from omnistage.stages.careful import CarefulCalls
 from omnistage.stages.diffusion import captures
 from omnistage.stages.diffusion.admission import Admission
 from omnistage.stages.diffusion.decoding import Decoded, FinishedPicture, PartialPicture, PictureDecoder
 from omnistage.stages.diffusion.encoding import ConditionEncoder
+from omnistage.stages.diffusion.pictures import PictureEngine
 from omnistage.stages.diffusion.plan import PictureKey, StepPlan
 from omnistage.stages.diffusion.requests import PictureRun, RequestState, Stepped, preview_steps
 from omnistage.stages.diffusion.runner import DiffusionRunner, shape_of
 from omnistage.stages.diffusion.scheduler import DiffusionScheduler, PictureWork
-from omnistage.stages.seated import SeatedEngine
-from omnistage.wire.messages import CLIENT
 
 DECODE_WAIT_S = 0.02
 """For how long a step waits for a picture when there is nothing else to do: mail is read between two steps."""
 
-Consumed = tuple[tuple[int, int], ...]
 
-
-class DiffusionEngine(SeatedEngine[RequestState]):
+class DiffusionEngine(PictureEngine):
     """A StageEngine (stages.base). `bridge` is None in an entry stage, `processor` in all others."""
 
     def __init__(
@@ -53,33 +49,15 @@ class DiffusionEngine(SeatedEngine[RequestState]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         stage, budget = config.model_stage, config.max_num_batched_tokens
-        self._config = config
         self._runner = runner
-        self._clock = clock
-        self._admission = Admission(config, runner, bridge, processor, clock)
         self._scheduler = DiffusionScheduler(slots=config.max_num_seqs, budget=budget, one_timestep=runner.one_timestep)
-        super().__init__(stage, self._scheduler)
+        super().__init__(config, Admission(config, runner.plan, bridge, processor, clock), self._scheduler, clock)
         self._encoder = ConditionEncoder(runner, stage=stage, budget=budget, limit_nbytes=config.condition_cache_bytes)
         self._decoder = PictureDecoder(runner, stage=stage, budget=budget, clock=clock)
         self._calls = CarefulCalls(stage)
         self._has_encoded = False  # in the last step
-        self._parked_total = 0
-        self._picture_steps_total = 0
 
     # ---- StageEngine -----------------------------------------------------------------------------------------------
-
-    def add(self, request: StageRequest) -> None:
-        try:
-            state = self._admission.admit(request)
-        except Exception as error:  # noqa: BLE001 - whatever a processor makes of a request is that request's fault
-            self._outputs.append(self._failed(request.request_id, error))
-            return
-        self._requests[request.request_id] = state
-        self._scheduler.add(request.request_id, request.order)
-        self._touched[request.request_id] = None
-
-    def interrupt(self, request_id: str) -> None:
-        """A step works for many requests and is short: it is never ended early for one."""
 
     def has_work(self) -> bool:
         return self._has_own_work() or self._decoder.pending > 0
@@ -97,15 +75,10 @@ class DiffusionEngine(SeatedEngine[RequestState]):
         return outputs
 
     def gauges(self) -> dict[str, float]:
-        waiting = self._scheduler.waiting
         return {
-            "running": len(self._requests) - waiting,
-            "waiting": waiting,
+            **super().gauges(),
             "decoding": self._decoder.pending,
-            "parked_total": self._parked_total,
-            "picture_steps_total": self._picture_steps_total,
             "rerun_total": self._calls.num_reruns + self._encoder.num_reruns + self._decoder.num_reruns,
-            "input_nbytes": sum(state.inbox.nbytes for state in self._requests.values()),
             **{f"apart_by_{reason}_total": count for reason, count in self._scheduler.apart.items()},
             **self._encoder.gauges(),
             **self._runner.gauges(),
@@ -115,25 +88,7 @@ class DiffusionEngine(SeatedEngine[RequestState]):
         """Something that this thread could do now."""
         return bool(self._outputs or self._touched) or len(self._encoder) > 0 or self._scheduler.can_run()
 
-    # ---- inputs and slots ------------------------------------------------------------------------------------------
-
-    def _take_inputs(self) -> None:
-        """Bridges and plans what has come, and ends requests that were told their last item and have nothing left to do."""
-        touched, self._touched = list(self._touched), {}
-        for request_id in touched:
-            state = self._requests[request_id]
-            try:
-                consumed = self._admission.advance(state)
-            except Exception as error:  # noqa: BLE001 - whatever a bridge or a model makes of an input is its request's fault
-                self._fail(request_id, error)
-                continue
-            self._scheduler.set_input(request_id, state.plan is not None)
-            if state.is_complete:
-                self._finish(state, consumed=consumed)
-                continue
-            copied = () if state.ready else state.inbox.copy_out()
-            if consumed or copied:
-                self._outputs.append(StageOutput(request_id, consumed=consumed, copied=copied))
+    # ---- slots -----------------------------------------------------------------------------------------------------
 
     def _seat(self) -> None:
         """Gives slots; who gets the first one asks for its conditions."""
@@ -213,7 +168,7 @@ class DiffusionEngine(SeatedEngine[RequestState]):
             return
         self._picture_steps_total += 1
         state, run = self._requests[key.request_id], self._run_of(key)
-        if not (state.request.request.stream and CLIENT in state.request.active_targets):
+        if not state.hears_steps:
             return
         shown = captures.progress(key.index, run.step, run.num_steps)
         self._outputs.append(StageOutput(key.request_id, shown))
@@ -262,27 +217,10 @@ class DiffusionEngine(SeatedEngine[RequestState]):
             case PartialPicture(partial=partial):
                 self._outputs.append(StageOutput(request_id, captures.partial_picture(decoded.made, index, partial)))
             case FinishedPicture():
-                state.left -= 1
-                shown = captures.picture(decoded.made, index, state.pictures[index].seed)
-                if state.is_complete:
-                    self._finish(state, shown)
-                else:
-                    self._outputs.append(StageOutput(request_id, shown))
-
-    def _finish(self, state: RequestState, shown: MultimodalPayload | None = None, consumed: Consumed = ()) -> None:
-        request_id = state.request.request_id
-        self._forget(request_id)
-        times = state.times(self._clock())
-        self._outputs.append(StageOutput(request_id, shown, consumed, "done", state.usage(), times))
+                self._hand_over(state, captures.picture(decoded.made, index, state.pictures[index].seed))
 
     def _forget(self, request_id: str) -> None:
         """Frees everything a request holds, but not what it still has to say."""
-        self._requests.pop(request_id, None)
-        self._touched.pop(request_id, None)
+        super()._forget(request_id)
         self._encoder.forget(request_id)
-        self._scheduler.remove(request_id)
         self._decoder.drop(request_id)
-
-    def _note_time(self, request_ids: dict[str, None], took_s: float) -> None:
-        for request_id in request_ids:
-            self._requests[request_id].forward_s += took_s

@@ -13,6 +13,7 @@ from omnistage.modeling.diffusion import Denoising, PicturePlan
 from omnistage.stages.base import StageRequest
 from omnistage.stages.diffusion.caches.base import Memory
 from omnistage.stages.inbox import InboxState
+from omnistage.wire.messages import CLIENT
 
 
 @dataclass(slots=True)
@@ -63,8 +64,13 @@ class RequestState:
         """All that came in has been used, and all that it makes is out."""
         return self.inbox.exhausted and self.left == 0
 
+    @property
+    def hears_steps(self) -> bool:
+        """Whether its caller is told how far its pictures are."""
+        return self.request.request.stream and CLIENT in self.request.active_targets
+
     def usage(self) -> Usage:
-        return Usage(images=len(self.pictures))
+        return Usage(images=0 if self.plan is None else self.params.n)
 
     def times(self, now_s: float) -> StageTimes:
         began_s = now_s if self.queued_until_s is None else self.queued_until_s

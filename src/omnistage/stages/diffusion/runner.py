@@ -18,6 +18,7 @@ from omnistage.core.params import MAX_SEED, DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import Condition, Denoising, DiffusionModel, PicturePlan, PreviewingModel, Row
 from omnistage.stages.diffusion.caches.base import Memory, StepCache
+from omnistage.stages.diffusion.captures import checked
 from omnistage.stages.diffusion.plan import BranchKey, PictureKey, StepPlan
 from omnistage.stages.diffusion.requests import PictureRun, Stepped
 
@@ -103,12 +104,12 @@ class DiffusionRunner:
         for picture in pictures:
             if not bool(torch.isfinite(picture.latents).all()):
                 raise StageFailedError("the picture's latents are not finite")
-        return [_checked(made) for made in self._model.decode(pictures)]
+        return [checked(made) for made in self._model.decode(pictures)]
 
     @torch.inference_mode()
     def preview(self, picture: Denoising, prediction: torch.Tensor, step: int) -> npt.NDArray[np.uint8]:
         assert isinstance(self._model, PreviewingModel), "partial pictures of other models are refused"
-        return _checked(self._model.preview(picture, prediction, step))
+        return checked(self._model.preview(picture, prediction, step))
 
 
 def shape_of(picture: Denoising) -> Hashable:
@@ -124,9 +125,3 @@ def _shapes(value: Any) -> Iterator[Hashable]:
         case list() | tuple():
             for held in value:
                 yield from _shapes(held)
-
-
-def _checked(made: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    if made.dtype != np.uint8 or made.ndim != 3:
-        raise StageFailedError(f"the model made {made.dtype} {list(made.shape)} in place of a uint8 picture")
-    return np.ascontiguousarray(made)

@@ -9,7 +9,7 @@ import msgspec
 
 from omnistage.config.stage import DiffusionStageConfig
 from omnistage.core.errors import ConfigError, did_you_mean
-from omnistage.modeling.diffusion import BlockedModel, DiffusionModel
+from omnistage.modeling.diffusion import BlockedModel, DiffusionModel, WholeModel
 from omnistage.stages.diffusion.caches.base import StepCache
 from omnistage.stages.diffusion.caches.first_block import FirstBlockCache, FirstBlockSettings
 from omnistage.stages.diffusion.caches.tea import TeaCache, TeaSettings
@@ -22,7 +22,7 @@ _CACHES: dict[str, tuple[type[msgspec.Struct], Callable[[BlockedModel, Any], Ste
 }
 
 
-def step_cache(config: DiffusionStageConfig, model: DiffusionModel) -> StepCache | None:
+def step_cache(config: DiffusionStageConfig, model: DiffusionModel | WholeModel) -> StepCache | None:
     """The cache that the stage asks for. Raises ConfigError for settings that it has not, and for a model without blocks."""
     where = f"stage {config.model_stage}: cache_"
     if config.cache_backend == NONE:
