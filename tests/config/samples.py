@@ -88,6 +88,7 @@ ANY_TEXT = PipelineConfig("any_text", "AnyText", (writer(owns_tokenizer=True),),
 NAMED_TEXT = PipelineConfig("named_text", "NamedText", (writer(),), hf_architectures=("OneForText",))
 LARGE = PipelineConfig("large", "Large", (writer(),), hf_config_predicate=f"{HERE}:is_large")
 PICTURES = PipelineConfig("pictures", "Pictures", (painter(0, edges=()),), diffusers_class_name="PicturePipeline")
+ANY_PICTURES = PipelineConfig("any_pictures", "Any", (painter(0, edges=()),), diffusers_class_name="*Pipeline")
 VOICE_ONLY = PipelineConfig("voice_only", "VoiceOnly", (speaker(0, edges=(), bridge=None),))
 AUTHOR_ONLY = PipelineConfig(
     "with_deploy", "WithDeploy", PIPELINE.stages, default_deploy_config_name="sample.yaml", voices=("anna",)
@@ -107,6 +108,7 @@ REGISTRY = {
     "sample": f"{HERE}:PIPELINE",
     "built_in": f"{HERE}:BUILT_IN",
     "any_text": f"{HERE}:ANY_TEXT",
+    "any_pictures": f"{HERE}:ANY_PICTURES",
     "named_text": f"{HERE}:NAMED_TEXT",
     "large": f"{HERE}:LARGE",
     "pictures": f"{HERE}:PICTURES",

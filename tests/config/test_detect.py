@@ -60,12 +60,19 @@ def test_a_built_in_name_beats_a_folder_of_that_name(tmp_path: Path, monkeypatch
         (None, {"_class_name": "PicturePipeline"}, None, ("pictures", "model index class")),
         (None, None, {"_class_name": "PicturePipeline"}, ("pictures", "model index class")),
         ({"architectures": ["AForText"]}, {"_class_name": "PicturePipeline"}, None, ("pictures", "model index class")),
+        (None, {"_class_name": "OtherPipeline"}, None, ("any_pictures", "model index class, by pattern")),
+        (
+            {"architectures": ["AForText"]},
+            {"_class_name": "OtherPipeline"},
+            None,
+            ("any_text", "config.json architectures, by pattern"),
+        ),
     ],
 )
 def test_a_folder_is_known_by_what_it_says_of_itself(
     tmp_path: Path, config: Any, index: Any, modular: Any, expected: tuple[str, str]
 ) -> None:
-    """Fault: a pattern that beats an exact name, a predicate that is not asked, an index that is not read."""
+    """Fault: a pattern that beats an exact name, or counts for nothing, a predicate that is not asked, an index nobody reads."""
     path = model(tmp_path, config, index, modular)
     assert found(path) == expected
     assert detect(path, REGISTRY, None).model_path == tmp_path.resolve()

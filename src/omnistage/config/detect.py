@@ -2,9 +2,9 @@
 
 Order: a pipeline that is named (by the call, else by the deploy file) > a built-in name of the registry > config.json's
 architectures or model_type > the class of model_index.json or modular_model_index.json > a pipeline that takes a whole
-pattern of architectures. Otherwise ModelNotFoundError says, in one line, all that was looked at and where. Reading the
-registry's pipelines is the one import made here, with the hooks `locate`, `hf_voices` and `hf_config_predicate` of the pipeline
-chosen. Nothing is downloaded.
+pattern of architectures, then one that takes a pattern of such classes. Otherwise ModelNotFoundError says, in one line, all
+that was looked at and where. Reading the registry's pipelines is the one import made here, with the hooks `locate`,
+`hf_voices` and `hf_config_predicate` of the pipeline chosen. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def _claims(pipelines: list[PipelineConfig], facts: FolderFacts) -> Iterator[tup
             lambda p: p.diffusers_class_name is not None and p.diffusers_class_name == facts.index_class,
         ),
         (f"{_CONFIG} architectures, by pattern", lambda p: _fits_pattern(p, facts)),
+        ("model index class, by pattern", lambda p: _fits_class_pattern(p, facts)),
     )
     for reason, fits in tests:
         for pipeline in pipelines:
@@ -143,6 +144,11 @@ def _claims(pipelines: list[PipelineConfig], facts: FolderFacts) -> Iterator[tup
 
 def _fits_pattern(pipeline: PipelineConfig, facts: FolderFacts) -> bool:
     return any(fnmatchcase(name, pattern) for name in facts.architectures for pattern in pipeline.hf_architectures)
+
+
+def _fits_class_pattern(pipeline: PipelineConfig, facts: FolderFacts) -> bool:
+    name, pattern = facts.index_class, pipeline.diffusers_class_name
+    return name is not None and pattern is not None and fnmatchcase(name, pattern)
 
 
 def _predicate_holds(pipeline: PipelineConfig, facts: FolderFacts) -> bool:

@@ -116,7 +116,8 @@ class PipelineConfig:
     of messages as one string each, and no media. `default_modalities` are made for whoever names none (without any: all that the
     pipeline makes). `endpoint_restrictions` lists the endpoints that can serve it
     ("/v1/chat/completions"), where not all can.
-    `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win).
+    `hf_architectures` are names of config.json's `architectures`, or patterns of them ("*ForX"; exact names win);
+    `diffusers_class_name` is the name in model_index.json, or such a pattern of it.
     `hf_voices` names `voices(config: Mapping) -> tuple[str, ...]` for models whose config.json lists them; they replace `voices`.
     `hf_config_predicate` names `predicate(config: Mapping) -> bool`, asked where an architecture alone does not decide.
     `default_deploy_config_name` names a file of the package's folder deploy/.

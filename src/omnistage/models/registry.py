@@ -10,5 +10,6 @@ REGISTRY: dict[str, str] = {
     "qwen_image": "omnistage.models.qwen_image.pipeline:PIPELINE",
     "qwen_image_edit": "omnistage.models.qwen_image.pipeline:EDIT_PIPELINE",
     "qwen_image_edit_plus": "omnistage.models.qwen_image.pipeline:EDIT_PLUS_PIPELINE",
+    "diffusers_any": "omnistage.models.diffusers_any.pipeline:PIPELINE",
     "causal_lm": "omnistage.models.causal_lm.pipeline:PIPELINE",
 }

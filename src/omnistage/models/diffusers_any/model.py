@@ -1,0 +1,75 @@
+"""A pipeline of diffusers, called for several pictures at once: prompts and generators as lists, one of each for every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from omnistage.core.errors import InvalidRequestError, StageFailedError
+from omnistage.core.params import DiffusionParams
+from omnistage.core.request import OmniRequest
+from omnistage.modeling.diffusion import AfterStep, PicturePlan, Wanted
+from omnistage.models.diffusers_any.asks import CallShape, planned
+
+
+class WholePipeline:
+    """A modeling.diffusion.WholeModel. `fixed` are arguments of every call; `made` is the field of the pipeline's output that holds
+    the pictures."""
+
+    def __init__(self, pipeline: Any, shape: CallShape, fixed: Mapping[str, Any], made: str) -> None:
+        self._pipeline = pipeline
+        self._shape = shape
+        self._fixed = dict(fixed)
+        self._made = made
+        check = getattr(pipeline, "check_inputs", None)
+        if check is not None:
+            pipeline.check_inputs = _refusing(check)
+
+    def plan(self, request: OmniRequest, params: DiffusionParams, _inputs: Mapping[str, Any]) -> PicturePlan:
+        return planned(request.prompt, params, self._shape)
+
+    def draw(self, wanted: Sequence[Wanted], after_step: AfterStep) -> list[npt.NDArray[np.uint8]]:
+        """Raises InvalidRequestError for what the pipeline's own check of its arguments refuses."""
+        plan = wanted[0].plan
+
+        def at_step_end(pipeline: Any, step: int, _timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            # Solvers that look twice at a step make more of them than were asked for.
+            after_step(step + 1, max(step + 1, getattr(pipeline, "num_timesteps", None) or plan.steps))
+            return tensors
+
+        sizes = {"height": plan.height, "width": plan.width, "num_inference_steps": plan.steps}
+        texts = zip(*([condition.data["text"] for condition in one.plan.conditions] for one in wanted), strict=True)
+        found = self._pipeline(
+            **{name: value for name, value in sizes.items() if name in self._shape.takes},
+            **dict(zip(("prompt", "negative_prompt"), map(list, texts), strict=False)),
+            **plan.extras,
+            **self._fixed,
+            generator=[torch.Generator("cpu").manual_seed(one.seed) for one in wanted],
+            callback_on_step_end=at_step_end,
+        )
+        return [_pixels(picture) for picture in getattr(found, self._made)]
+
+
+def _pixels(picture: Any) -> npt.NDArray[np.uint8]:
+    """[height, width, channels] of 0 to 1, as bytes. Raises StageFailedError for a picture that is none."""
+    if not isinstance(picture, np.ndarray):
+        raise StageFailedError(f"the pipeline made {type(picture).__name__} in place of a picture")
+    if not np.isfinite(picture).all():
+        raise StageFailedError("the pipeline made a picture of values that are no numbers")
+    return (picture.clip(0.0, 1.0) * 255.0).round().astype(np.uint8)
+
+
+def _refusing(check: Callable[..., None]) -> Callable[..., None]:
+    """The pipeline's check of its arguments, whose complaints are the caller's to hear."""
+
+    def checked(*arguments: Any, **named: Any) -> None:
+        try:
+            check(*arguments, **named)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(" ".join(str(error).split())) from error
+
+    return checked
