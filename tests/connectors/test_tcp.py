@@ -21,6 +21,7 @@ from omnistage.connectors.tcp_peers import LARGEST_QUESTION_NBYTES
 from omnistage.core.errors import ConnectorError, PayloadTooLargeError
 from omnistage.core.payload import PayloadRef
 from tests.connectors.pairs import CAPACITY, HOSTS, big, payload_of
+from tests.processes import running
 from tests.runtime.harness import halt
 
 ROOT = Path(__file__).parents[2]
@@ -67,19 +68,15 @@ def eventually(connector: TcpConnector, figure: str, value: float) -> bool:
 @pytest.fixture
 def far() -> Iterator[tuple[subprocess.Popen[bytes], PayloadRef]]:
     """An owner in a process of its own, and a payload in it."""
-    process = subprocess.Popen(
+    with running(
         [sys.executable, "-c", OWNER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
-    )
-    assert process.stdout is not None and process.stdin is not None
-    yield process, msgspec.json.decode(process.stdout.readline(), type=PayloadRef)
-    process.kill()
-    process.wait(5)
-    process.stdin.close()
-    process.stdout.close()
+    ) as process:
+        assert process.stdout is not None
+        yield process, msgspec.json.decode(process.stdout.readline(), type=PayloadRef)
 
 
 def test_a_reference_names_host_and_port_of_its_owner(ends: tuple[TcpConnector, TcpConnector]) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.plan import plan_processes
 from omnistage.wire.channels import BATCH, WorkerChannel
 from omnistage.wire.worker import Heartbeat
+from tests.processes import running
 from tests.runtime.harness import (
     Caller,
     alive,
@@ -270,10 +272,10 @@ print(caller.end(30.0).outcome, len(caller.items), flush=True)
 """
 
 
-def run_script(folder: Path, items: int) -> "subprocess.Popen[str]":
+def run_script(folder: Path, items: int) -> AbstractContextManager["subprocess.Popen[str]"]:
     """A program without a main guard that uses the runtime and falls off its end without closing it."""
     (folder / "script.py").write_text(SCRIPT)
-    return subprocess.Popen(
+    return running(
         [sys.executable, str(folder / "script.py"), str(folder), str(items)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         stdout=subprocess.PIPE,
@@ -284,8 +286,8 @@ def run_script(folder: Path, items: int) -> "subprocess.Popen[str]":
 
 def test_a_script_without_a_main_guard_works_and_ends(tmp_path: Path) -> None:
     """Fault: workers that import the script again, or a program that does not end because nobody closed."""
-    script = run_script(tmp_path, items=3)
-    output, errors = script.communicate(timeout=20.0)
+    with run_script(tmp_path, items=3) as script:
+        output, errors = script.communicate(timeout=20.0)
     pid_line, answer = output.splitlines()
     assert script.returncode == 0, errors
     assert answer == "finished 3"
@@ -294,12 +296,10 @@ def test_a_script_without_a_main_guard_works_and_ends(tmp_path: Path) -> None:
 
 def test_no_worker_outlives_a_server_that_was_killed(tmp_path: Path) -> None:
     """Fault: orphans that hold memory and cores after kill -9 of the parent."""
-    script = run_script(tmp_path, items=1000)
-    assert script.stdout is not None and script.stderr is not None
-    workers = [int(pid) for pid in script.stdout.readline().split()]
-    assert len(workers) == 2 and all(alive(pid) for pid in workers)
-    script.kill()
-    script.communicate(timeout=5.0)
+    with run_script(tmp_path, items=1000) as script:
+        assert script.stdout is not None
+        workers = [int(pid) for pid in script.stdout.readline().split()]
+        assert len(workers) == 2 and all(alive(pid) for pid in workers)
     assert eventually(lambda: not any(alive(pid) for pid in workers), 5.0)
 
 

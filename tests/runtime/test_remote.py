@@ -25,6 +25,7 @@ from omnistage.runtime import remote as remote_module
 from omnistage.runtime.base import Taken
 from omnistage.runtime.event_log import read_log, replay
 from omnistage.runtime.remote import RemoteDriver
+from tests.processes import running
 from tests.runtime.harness import Caller, alive, driver, eventually, halt, pids, remote, request, steps, two_stages
 
 FAULTY = "tests.runtime.faulty_driver"
@@ -312,18 +313,18 @@ print(caller.end(30.0).outcome, len(caller.items), flush=True)
 def test_nothing_outlives_its_server(tmp_path: Path, items: int, kill: bool) -> None:
     """Fault: a script without a main guard or without a close does not end; a killed one leaves its driver or its workers."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    script = subprocess.Popen(
+    with running(
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(items)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert script.stdout is not None
-    started = [int(pid) for pid in script.stdout.readline().split()]
-    assert len(started) == 3
-    if kill:
-        script.kill()
-    answer, said = script.communicate(timeout=20.0)
+    ) as script:
+        assert script.stdout is not None
+        started = [int(pid) for pid in script.stdout.readline().split()]
+        assert len(started) == 3
+        if kill:
+            script.kill()
+        answer, said = script.communicate(timeout=20.0)
     assert kill or (script.returncode, answer.split()) == (0, ["finished", "3"]), said
     assert eventually(lambda: not any(alive(pid) for pid in started), 5.0)

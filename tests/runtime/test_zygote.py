@@ -16,6 +16,7 @@ import pytest
 from omnistage.runtime.driver import Driver
 from omnistage.runtime.plan import plan_processes
 from omnistage.runtime.zygote import shared_environment
+from tests.processes import running
 from tests.runtime.harness import (
     Caller,
     alive,
@@ -206,10 +207,8 @@ def test_a_zygote_ends_with_a_server_that_was_killed(tmp_path: Path) -> None:
     """Fault: an orphan that holds the memory of a library."""
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    script = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE)
-    assert script.stdout is not None
-    zygote = int(script.stdout.readline())
-    assert alive(zygote)
-    script.kill()
-    script.communicate(timeout=5.0)
+    with running(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE) as script:
+        assert script.stdout is not None
+        zygote = int(script.stdout.readline())
+        assert alive(zygote)
     assert eventually(lambda: not alive(zygote), 2.0)

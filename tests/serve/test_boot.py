@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from omnistage.core.errors import ConfigError
 from omnistage.serve.boot import FrontState, bound_socket, starting
+from tests.processes import running
 
 HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
 
@@ -46,6 +48,10 @@ class Loader:
             runtime.stopped.set()
         if options.model == "slow":
             runtime.close = close
+        if options.model == "stuck":
+            runtime.close, boot.END_S = lambda drain_timeout_s: time.sleep(60), 0.5
+            serving = serving_of(runtime)
+            return Loaded(create_app(serving), serving.engine, 0.5)
         if options.model == "faulty":
             runtime.state, runtime.reason = "stopped", "the runtime has failed: ValueError: no such state"
             threading.Timer(0.5, runtime.stopped.set).start()
@@ -64,9 +70,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def started(model: str, port: int) -> subprocess.Popen[str]:
+def started(model: str, port: int, stderr: int = subprocess.PIPE) -> AbstractContextManager[subprocess.Popen[str]]:
     script = SCRIPT.format(root=str(Path(__file__).parents[2]), model=model, port=port)
-    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    return running([sys.executable, "-c", script], stderr=stderr, text=True)
 
 
 def get_health(port: int, status: int) -> dict[str, Any]:
@@ -122,75 +128,108 @@ def test_the_first_answer_needs_neither_framework_nor_engine() -> None:
 def test_a_signal_ends_a_server_in_order() -> None:
     """Fault: exit code other than 0, or a server that stays."""
     port = free_port()
-    process = started("quick", port)
-    assert get_health(port, 200)["status"] == "ready"
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 0, said
-    assert f"listening on http://127.0.0.1:{port}" in said
+    with started("quick", port) as process:
+        assert get_health(port, 200)["status"] == "ready"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 0, said
+        assert f"listening on http://127.0.0.1:{port}" in said
+
+
+@pytest.mark.parametrize("reader", ["gone", "asleep"])
+def test_a_server_ends_though_nobody_reads_what_it_says(reader: str) -> None:
+    """Fault: one whose parent has gone cannot say that it ends, and does not; one whose parent does not look waits for him."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while reader == "asleep":
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    port = free_port()
+    with started("quick", port, write) as process:
+        os.close(write)
+        if reader == "gone":
+            os.close(read)
+        get_health(port, 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        if reader == "asleep":
+            os.close(read)
+
+
+def test_what_hangs_at_the_end_is_cut_off() -> None:
+    """Fault: a server that was told to end stands for ever, because something in it waits without a deadline."""
+    port = free_port()
+    with started("stuck", port) as process:
+        get_health(port, 200)
+        told_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 1 and "has not ended within 1 s, and is ended now" in said
+        assert 1.0 <= time.monotonic() - told_s < 5.0
 
 
 def test_open_requests_may_finish_and_a_second_signal_ends_at_once() -> None:
     """Fault: a signal cuts an answer off, or a second one is ignored."""
     port = free_port()
-    process = started("slow", port)
-    get_health(port, 200)
-    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
-    with httpx.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20) as response:
-        lines = response.iter_lines()
-        assert "assistant" in next(lines)
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=5)
-    assert process.returncode == 1
+    with started("slow", port) as process:
+        get_health(port, 200)
+        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        with httpx.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20) as response:
+            lines = response.iter_lines()
+            assert "assistant" in next(lines)
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=5)
+        assert process.returncode == 1
 
 
 def test_whom_the_end_cuts_off_is_told_so() -> None:
     """Fault: at the end of the drain time the connection breaks without an error, with a traceback in the log; meanwhile
     the port refuses to say that the server is ending."""
     port = free_port()
-    process = started("slow", port)
-    get_health(port, 200)
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
-    body = {"messages": [{"role": "user", "content": "Hi"}]}
-    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=20) as response:
-        lines = response.iter_lines()
-        assert "assistant" in next(lines)
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        late = httpx.post(url, json=body, timeout=20)
-        events = [line for line in lines if "error" in line]
-    assert (late.status_code, late.json()["error"]["code"]) == (503, "closed")
-    assert len(events) == 1
-    assert "the engine is shutting down" in events[0]
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, "Traceback" in said) == (0, False)
+    with started("slow", port) as process:
+        get_health(port, 200)
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        with httpx.stream("POST", url, json={**body, "stream": True}, timeout=20) as response:
+            lines = response.iter_lines()
+            assert "assistant" in next(lines)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            late = httpx.post(url, json=body, timeout=20)
+            events = [line for line in lines if "error" in line]
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "closed")
+        assert len(events) == 1
+        assert "the engine is shutting down" in events[0]
+        _, said = process.communicate(timeout=20)
+        assert (process.returncode, "Traceback" in said) == (0, False)
 
 
 def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:
     """Fault: a server without a model that answers 503 for ever."""
-    process = started("broken", free_port())
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert "pipeline: broken on purpose" in said
+    with started("broken", free_port()) as process:
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "pipeline: broken on purpose" in said
 
 
 def test_a_stage_that_cannot_start_ends_it_with_the_reason() -> None:
     """Fault: broken weights leave a server that answers 503 until somebody reads its log."""
-    process = started("hopeless", free_port())
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert "the stages did not start: the engine is down: thinker is down" in said
+    with started("hopeless", free_port()) as process:
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "the stages did not start: the engine is down: thinker is down" in said
 
 
 def test_an_engine_that_fails_ends_it_with_the_reason() -> None:
     """Fault: a server whose engine has stopped for good, and nobody who watches over it is told."""
-    process = started("faulty", free_port())
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert "the engine has stopped: the runtime has failed: ValueError: no such state" in said
+    with started("faulty", free_port()) as process:
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "the engine has stopped: the runtime has failed: ValueError: no such state" in said
 
 
 def test_a_busy_port_is_told_before_anything_loads(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.processes import running
 
 pytestmark = pytest.mark.weights
 
@@ -72,16 +75,19 @@ class Served:
 def _nothing() -> None: ...
 
 
-def started() -> Served:
+@contextmanager
+def started() -> Iterator[Served]:
+    """A server that is ready, and does not outlive the block."""
     program = "from omnistage.cli.main import main; main()"
     command = [sys.executable, "-c", program, "serve", "demo", "--port", "0", "--debug"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    address = re.search(r"http://[\d.:]+", process.stderr.readline())
-    assert address is not None
-    served = Served(process, httpx.Client(base_url=address[0], timeout=START_S))
-    wait_until(lambda: served.health()["status"] == "ready", START_S)
-    return served
+    with running(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = re.search(r"http://[\d.:]+", process.stderr.readline())
+        assert address is not None
+        with httpx.Client(base_url=address[0], timeout=START_S) as client:
+            served = Served(process, client)
+            wait_until(lambda: served.health()["status"] == "ready", START_S)
+            yield served
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float) -> float:
@@ -106,11 +112,11 @@ def left_behind() -> set[str]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    one = started()
-    yield one
-    one.client.close()
-    one.process.terminate()
-    one.process.communicate(timeout=60)
+    with started() as one:
+        yield one
+        one.client.close()
+        one.process.terminate()
+        one.process.communicate(timeout=60)
 
 
 def test_a_killed_speaker_costs_one_error_and_comes_back(served: Served) -> None:
@@ -162,13 +168,13 @@ def test_a_client_that_leaves_stops_both_stages(served: Served, sounds: int) -> 
 def test_a_signal_ends_everything_and_leaves_nothing() -> None:
     """Fault: a worker, a shared memory segment or a file outlives a server that was told to end while it was at work."""
     before = left_behind()
-    served = started()
-    workers = list(served.workers().values())
-    assert len(workers) == 3  # thinker, speaker, painter
-    events = served.stream({**STORY, "max_tokens": 16}, served.process.terminate)
-    assert events[-1]["choices"][0]["finish_reason"] == "length"
-    served.client.close()
-    served.process.communicate(timeout=20)
-    assert served.process.returncode == 0
+    with started() as served:
+        workers = list(served.workers().values())
+        assert len(workers) == 3  # thinker, speaker, painter
+        events = served.stream({**STORY, "max_tokens": 16}, served.process.terminate)
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
+        served.client.close()
+        served.process.communicate(timeout=20)
+        assert served.process.returncode == 0
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
     assert left_behind() <= before

@@ -1,7 +1,8 @@
 """A server's life: the port is taken first and answers from its first moment; then the rest is loaded; a signal ends it.
 
 The first signal lets open requests end, for at most the drain time; a second one ends everything at once (workers end with
-this process). This module imports neither the web framework nor the engine: they load while the port answers 503.
+this process), and so does the first one END_S after the drain time, whatever hangs then. This module imports neither the web
+framework nor the engine: they load while the port answers 503.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import errno
 import importlib
 import json
 import os
+import select
 import signal
 import socket
-import sys
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -30,6 +32,8 @@ _BACKLOG = 2048
 _UNREAD_MS = 120_000
 """After so long without anything taken of what it was sent, a client is cut off."""
 _FORCED_EXIT = 1
+END_S = 15.0
+"""How long the end may take beside the drain time: the engine's own deadlines come to 10 s, and clients have 2 s for last words."""
 _LAST_WORDS_S = 2
 """How long clients have to read what they were sent, once everything has ended."""
 _LOADER = "omnistage.serve.load"
@@ -109,14 +113,18 @@ def bound_socket(host: str, port: int) -> socket.socket:
 def serve(options: ServeOptions) -> int:
     """Serves until a signal comes; the exit code. Raises ConfigError and what else keeps a server from starting."""
     give_large_memory_back()
-    return asyncio.run(_serve(bound_socket(options.host, options.port), options))
+    watchdog = Watchdog()
+    try:
+        return asyncio.run(_serve(bound_socket(options.host, options.port), options, watchdog))
+    finally:
+        watchdog.stop()
 
 
-async def _serve(listener: socket.socket, options: ServeOptions) -> int:
+async def _serve(listener: socket.socket, options: ServeOptions, watchdog: Watchdog) -> int:
     front = FrontState()
     server = Server(http_config(front, last_words_s=_LAST_WORDS_S))
     ending = asyncio.Event()
-    _on_signals(ending.set)
+    _on_signals(ending.set, watchdog.start)
     serving = asyncio.create_task(server.serve([listener]))
     await server.listening.wait()
     try:
@@ -125,11 +133,13 @@ async def _serve(listener: socket.socket, options: ServeOptions) -> int:
         server.stop()
         await serving
         raise
+    watchdog.drain_timeout_s = loaded.drain_timeout_s
     front.app = loaded.app
     _say(f"listening on http://{options.host}:{listener.getsockname()[1]} (model {options.model})")
     try:
         await _end_or_failure(loaded.engine, ending)
     finally:  # the engine ends first, so that every open request still gets its answer or its error
+        watchdog.start()
         await loaded.engine.close(loaded.drain_timeout_s)
         server.stop()
         await serving
@@ -154,7 +164,33 @@ async def _end_or_failure(engine: Any, ending: asyncio.Event) -> None:
         raise StageUnavailableError(f"the engine has stopped: {stopped.result().trouble}")
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
+class Watchdog:
+    """Ends this process where it has not ended by itself in time, from a thread of its own: what hangs may be the event loop.
+    Before everything is loaded nothing is open, and there is no drain time."""
+
+    def __init__(self) -> None:
+        self.drain_timeout_s = 0.0
+        self._timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        """The time runs from the first call."""
+        if self._timer is None:
+            allowed_s = self.drain_timeout_s + END_S
+            self._timer = threading.Timer(allowed_s, self._end, [allowed_s])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """It has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, allowed_s: float) -> None:
+        _say(f"has not ended within {allowed_s:g} s, and is ended now")
+        os._exit(_FORCED_EXIT)
+
+
+def _on_signals(*at_first: Callable[[], None]) -> None:
     """The first signal stops in order, the second at once."""
     loop = asyncio.get_running_loop()
     seen: list[int] = []
@@ -163,13 +199,17 @@ def _on_signals(stop: Callable[[], None]) -> None:
         seen.append(number)
         if len(seen) > 1:
             os._exit(_FORCED_EXIT)
+        for call in at_first:
+            call()
         _say("ending; open requests may finish, a second signal ends at once")
-        stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle, number)
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"omnistage: {text}\n")
-    sys.stderr.flush()
+    """On standard error, if somebody reads it: that whoever started the server has gone, or does not look at what it says, is no
+    reason to fail or to wait."""
+    with contextlib.suppress(OSError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"omnistage: {text}\n".encode())

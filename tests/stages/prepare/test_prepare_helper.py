@@ -23,6 +23,7 @@ from omnistage.stages.host import Prepared
 from omnistage.stages.prepare.runner import PrepareRunner
 from omnistage.wire.messages import CLIENT, Submit
 from tests.fakes import request_of
+from tests.processes import running
 from tests.stages.prepare.family import entry, load_words
 from tests.stages.prepare.test_coding import assert_equal
 
@@ -239,18 +240,14 @@ print(stage.helper()["pid"], flush=True)
 time.sleep(60)
 """
     path = os.pathsep.join([SOURCES, str(ROOT)])
-    worker = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert worker.stdout is not None
-    pid = int(worker.stdout.readline())
-    worker.kill()
-    worker.wait(DEADLINE_S)
+    command = [sys.executable, "-c", script]
+    with running(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}) as worker:
+        assert worker.stdout is not None
+        pid = int(worker.stdout.readline())
     ends_s = time.monotonic() + 2.0
     while _runs(pid) and time.monotonic() < ends_s:
         time.sleep(0.02)
     assert not _runs(pid)
-    worker.stdout.close()
 
 
 def _runs(pid: int) -> bool:
