@@ -48,14 +48,14 @@ class Asked:
 
 
 MIXED = (
-    Asked(steps=5, scale=3.0, negative="blurry text", guidance=2.0),
+    Asked(steps=4, scale=3.0, negative="blurry text", guidance=2.0),
     Asked(prompt="two dogs on a red table", seed=2, steps=3, width=48),
-    Asked(prompt="a photo", seed=3, steps=7, scale=2.5, negative=""),
+    Asked(prompt="a photo", seed=3, steps=5, scale=2.5, negative=""),
     Asked(prompt="a fox in the snow", seed=4, steps=2, joins=1),
-    Asked(prompt="a cat and two dogs", seed=5, steps=6, width=48, scale=1.0, negative="snow", joins=2),
-    Asked(prompt="a red fox", seed=6, steps=4, width=48, scale=1.5, negative="a table", guidance=7.5, joins=2),
-    Asked(prompt="colours", seed=7, steps=8, joins=3, leaves_at=4),
-    Asked(prompt="0123456789 dogs", seed=8, steps=2, joins=4, guidance=0.0),
+    Asked(prompt="a cat and two dogs", seed=5, steps=3, width=48, scale=1.0, negative="snow", joins=2),
+    Asked(prompt="a red fox", seed=6, steps=2, width=48, scale=1.5, negative="a table", guidance=7.5, joins=2),
+    Asked(prompt="colours", seed=7, steps=6, joins=2, leaves_at=2),
+    Asked(prompt="0123456789 dogs", seed=8, steps=2, joins=3, guidance=0.0),
 )
 """Two sizes; the guidance that a transformer reads is for those that read one."""
 
