@@ -37,10 +37,11 @@ LEAVERS, TOGETHER = 200, 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    flags = ("--no-zygote", "--drain-timeout-s", "2", "--stage-0-max-num-seqs", str(SLOTS))
+    flags = ("--drain-timeout-s", "2", "--stage-0-max-num-seqs", str(SLOTS))
     made = ServerProcess(tmp_path_factory.mktemp("pictures"), *flags, model=str(FOLDER))
     try:
         made.wait_ready()
+        assert made.wait_for_zygote()
         for _ in range(2):  # threads and allocators come to their size
             asked(made, {**LONG, "steps": 2})
         yield made

@@ -414,7 +414,7 @@ def test_a_client_that_leaves_ends_its_request(streamed: bool) -> None:
         deadline = time.monotonic() + 5
         while not runtime.aborted and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert list(runtime.aborted) == [runtime.submitted[0].request_id]
+        assert list(runtime.aborted) == [runtime.submitted[0].request_id], "the end of a server aborts everything"
 
 
 async def test_the_server_answers_while_it_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
