@@ -36,7 +36,7 @@ from omnistage.core.payload import MultimodalPayload
 from omnistage.core.request import OmniRequest, Prompt
 from omnistage.modeling.protocols import StageInput
 from omnistage.modeling.tensors import TorchSource, dtype_of, to_torch
-from omnistage.models.qwen3_omni.bridges import Heard, for_talker, talker_bridge
+from omnistage.models.qwen3_omni.bridges import MEDIA, Heard, for_talker, talker_bridge
 from omnistage.models.qwen3_omni.handoff import ASSISTANT_ROWS, TalkerPrompt
 from omnistage.obs.process import child_figures
 
@@ -133,8 +133,8 @@ class Handoff:
         said = {"index": 0, "token_ids": [1], "finish_reason": None}
         self.captures[-1] = replace(self.captures[-1], metadata={"choices": [said]})
 
-    def hand_over(self) -> Any:
-        """What the talker's stage is given: the prompt, with its rows of media in parts."""
+    def hand_over(self) -> list[Any]:
+        """Rows of media that the talker's stage is given, in parts: its prompt comes in several inputs, and each holds some."""
         heard: Heard | None = None
         given: list[StageInput] = []
         for seq, capture in enumerate(self.captures):
@@ -145,7 +145,7 @@ class Handoff:
             heard, inputs = talker_bridge(heard, 0, seq, self._talker.get(ref), False)
             self._thinker.release(ref)
             given += inputs
-        return given[0].data["prompt"]
+        return [part for one in given if "prompt" in one.data for part in one.data["prompt"].get(MEDIA, ())]
 
     def close(self) -> None:
         self._talker.close()
@@ -165,7 +165,7 @@ def measure(dtype: str) -> list[tuple[float, float]]:
     way = Handoff(dtype)
     source = way.rows.view(torch.uint8).numpy()
     target = np.empty_like(source)
-    media = torch.cat([to_torch(part) for part in way.hand_over()["media"]])
+    media = torch.cat([to_torch(part) for part in way.hand_over()])
     assert torch.equal(media, way.rows), "other rows arrive"
     pairs = []
     for _ in range(PAIRS):
