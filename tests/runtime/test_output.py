@@ -1,6 +1,7 @@
 """What a worker writes, on its way to the server's stderr."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -31,6 +32,21 @@ def test_lines_are_passed_on_whole_with_the_name_of_the_worker(
     assert output.pump() and output.pump()
     assert capsys.readouterr().err == "[voice/0] second \N{BELL}\n"
     assert output.last_line == "second \N{BELL}"
+
+
+def test_lines_that_nobody_reads_are_kept(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the runtime fails, and every request with it, at a worker's first line after who read the server's errors has gone."""
+    read, write = os.pipe()
+    os.close(read)
+    closed = os.fdopen(write, "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", closed)
+    output = WorkerOutput(pipe[0], "voice/0")
+    os.write(pipe[1], b"first\nsecond\n")
+    try:
+        assert output.pump() and output.last_line == "second"
+    finally:
+        with suppress(BrokenPipeError):
+            closed.close()
 
 
 def test_the_end_is_told_and_the_rest_is_read_once_the_worker_is_dead(pipe: tuple[int, int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from contextlib import suppress
 
 KEPT_LINES = 20
 LINE_NBYTES = 4096
@@ -61,4 +62,5 @@ class WorkerOutput:
         kept = [line for line in lines if line]
         self._lines.extend(kept)
         if kept and sys.stderr is not None:
-            sys.stderr.write("".join(f"[{self._prefix}] {line}\n" for line in kept))
+            with suppress(OSError):  # nobody reads it any more, which is no reason to stop
+                sys.stderr.write("".join(f"[{self._prefix}] {line}\n" for line in kept))
