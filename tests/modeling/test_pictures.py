@@ -51,6 +51,13 @@ def test_a_palette_with_opacity_is_read_without_a_word() -> None:
     assert np.array_equal(read, np.asarray(palette.convert("RGB")))
 
 
+def test_grey_in_sixteen_bits_is_grey() -> None:
+    """Fault: all but the darkest of it is white, as the library cuts where it should scale."""
+    levels = np.array([[0, 255, 256, 0x1234, 0x8000, 0xFFFF]], np.uint16)
+    read = read_picture(encoded(levels), most_nbytes=10_000, most_pixels=35)
+    assert read[0].tolist() == [[level >> 8] * 3 for level in levels[0].tolist()]
+
+
 def test_sizes_are_asked_before_decoding() -> None:
     """Fault: a file is decoded, and then found to be too large or of a size that somebody refuses."""
     broken = Media(kind="image", data=encoded(PIXELS).data[:-20], where="image")

@@ -116,15 +116,17 @@ def test_a_mask_is_as_large_as_the_first_image_and_has_opacity() -> None:
         require_readable([first, image(picture_file(8, 6), "mask")])
 
 
-def test_a_photograph_counts_as_it_was_held() -> None:
-    """Fault: a mask that was drawn over an upright photograph is refused, because its file lies on its side."""
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_photograph_counts_as_it_was_held(form: str) -> None:
+    """Fault: a mask that was drawn over an upright photograph is refused, because its file lies on its side; or it is compared
+    otherwise than by whoever draws, so that no mask at all will do."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = image(picture_file(6, 8, form="JPEG", exif=exif))
+    turned = image(picture_file(6, 8, form=form, exif=exif))
     mask = image(picture_file(8, 6, mode="RGBA"), "mask")
     require_readable([turned, mask])
     with pytest.raises(InvalidRequestError, match="accepted: 6x8"):
-        require_readable([image(picture_file(6, 8, form="JPEG")), mask])
+        require_readable([image(picture_file(6, 8, form=form)), mask])
 
 
 def test_a_picture_of_gigapixels_is_not_decoded() -> None:

@@ -54,7 +54,8 @@ def _decoded(media: Media, look: Callable[[int, int], None], colours: str, most_
             )  # opacity goes where nobody asked for it
             with Image.open(io.BytesIO(media.data), formats=_FORMATS) as picture:
                 look(picture.height, picture.width)
-                return np.asarray(ImageOps.exif_transpose(picture).convert(colours))
+                upright = ImageOps.exif_transpose(picture)
+                return np.asarray((_eight_bits(upright) if colours == "RGB" else upright).convert(colours))
     except InvalidRequestError:
         raise
     except Image.DecompressionBombError as error:
@@ -64,3 +65,8 @@ def _decoded(media: Media, look: Callable[[int, int], None], colours: str, most_
     except Exception as error:  # noqa: BLE001 - a wrong file makes the library raise nearly anything
         told = f"{begin_of(media.data)} ({error})"
         raise InvalidRequestError.of(media.where, told, _ACCEPTED) from None
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Of grey in 16 bits the upper ones. Pillow would cut: all but the darkest would be white."""
+    return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)) if picture.mode.startswith("I") else picture

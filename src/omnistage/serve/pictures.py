@@ -99,8 +99,9 @@ def _size(found: Media) -> tuple[int, int]:
 
 
 def _upright(picture: Image.Image) -> tuple[int, int]:
-    """As a camera held it. Of a PNG this is not asked: Pillow would decode it for the answer."""
-    turned = picture.format != "PNG" and picture.getexif().get(_ORIENTATION, 1) >= _LYING
+    """As a camera held it. Of a PNG it is asked only where it stands before the pixels: Pillow would decode it for the answer."""
+    tells = picture.format != "PNG" or "exif" in picture.info
+    turned = tells and picture.getexif().get(_ORIENTATION, 1) >= _LYING
     return (picture.height, picture.width) if turned else picture.size
 
 
