@@ -66,6 +66,8 @@ def test_tensors_are_checked_converted_and_joined(tmp_path: Path) -> None:
     assert "z" not in reader
     with expect_broken(tmp_path, "no tensor z"):
         reader.read("z", [1])
+    with expect_broken(tmp_path, "no tensor z"):
+        reader.read_any("z")
     with expect_broken("x has shape [2, 3]", "[3, 2]"):
         reader.read_joined({"x": [3, 2]})
 

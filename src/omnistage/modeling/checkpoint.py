@@ -76,8 +76,7 @@ class WeightsReader:
 
     def read_any(self, name: str) -> torch.Tensor:
         """A tensor whose shape somebody else checks."""
-        name = self._prefix + name
-        stored: torch.Tensor = self._readers[name].get_tensor(name)
+        stored = self._found(name)
         converted = stored.to(self._dtype, copy=True)
         self._took(stored)
         return converted
@@ -116,11 +115,15 @@ class WeightsReader:
         tell_bytes(self._read_nbytes, self._total_nbytes)
 
     def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        tensor = self._found(name)
+        if tuple(tensor.shape) != tuple(shape):
+            told = f"tensor {self._prefix + name} has shape {list(tensor.shape)}, {CONFIG} asks for {list(shape)}"
+            raise BrokenCheckpointError(f"{self.folder}: {told}")
+        return tensor
+
+    def _found(self, name: str) -> torch.Tensor:
         name = self._prefix + name
         if name not in self._readers:
             raise BrokenCheckpointError(f"{self.folder}: the weights have no tensor {name}")
         tensor: torch.Tensor = self._readers[name].get_tensor(name)
-        if tuple(tensor.shape) != tuple(shape):
-            found, wanted = list(tensor.shape), list(shape)
-            raise BrokenCheckpointError(f"{self.folder}: tensor {name} has shape {found}, {CONFIG} asks for {wanted}")
         return tensor

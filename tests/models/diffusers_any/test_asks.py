@@ -10,7 +10,7 @@ import pytest
 from omnistage.core.errors import InvalidRequestError
 from omnistage.core.params import DiffusionParams
 from omnistage.core.request import Prompt
-from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape, planned
+from omnistage.models.diffusers_any.asks import ARGUMENTS, MOST_CHARS, CallShape, planned
 
 ALL = CallShape("APipeline", frozenset(ARGUMENTS), 30, 64, 96, 16)
 LITTLE = dataclasses.replace(ALL, takes=frozenset({"num_inference_steps"}), height=None)
@@ -59,3 +59,18 @@ def test_nobody_asks_for_anything() -> None:
     """Fault: an empty prompt is drawn, at the price of any other."""
     with pytest.raises(InvalidRequestError, match="prompt: ' ' is not accepted"):
         planned(Prompt(text=" "), DiffusionParams(), ALL)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "field"),
+    [
+        (Prompt(text="x" * (MOST_CHARS + 1)), {}, "prompt"),
+        (Prompt(messages=({"role": "user", "content": "x" * (MOST_CHARS + 1)},)), {}, "messages[0].content"),
+        (CAT, {"negative_prompt": "x" * (MOST_CHARS + 1)}, "negative_prompt"),
+    ],
+)
+def test_a_text_of_megabytes_is_refused_unread(prompt: Prompt, asked: dict[str, Any], field: str) -> None:
+    """Fault: the pipeline tokenises all of it in order to cut it, and for minutes nobody else is heard."""
+    with pytest.raises(InvalidRequestError, match=f"of {MOST_CHARS + 1} characters.*at most {MOST_CHARS}") as raised:
+        planned(prompt, DiffusionParams(**asked), ALL)
+    assert raised.value.field == field and len(raised.value.message) < 150

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from omnistage.core.errors import BrokenCheckpointError, ConfigError, OmniError, UnsupportedByModelError
 from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape
@@ -89,17 +90,41 @@ def with_pickles(folder: Path) -> None:
     weights.rename(weights.with_suffix(".bin"))
 
 
+def without_a_tensor(folder: Path) -> None:
+    weights = folder / "text_encoder" / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["final_layer_norm.bias"]
+    save_file(tensors, weights, {"format": "pt"})
+
+
+def with_cut_weights(folder: Path) -> None:
+    weights = folder / "text_encoder" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def without_a_network(folder: Path) -> None:
+    index = json.loads((folder / INDEX).read_text())
+    (folder / INDEX).write_text(json.dumps({**index, "unet": [None, None]}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
+        (without_a_tensor, ["text_encoder: the weights have no tensor final_layer_norm.bias"]),
+        (with_cut_weights, ["text_encoder/model.safetensors cannot be read as safetensors"]),
+        (without_a_network, ["needs what is not there: unet (null in model_index.json)"]),
+        (lambda folder: (folder / "unet" / "config.json").unlink(), ["unet has no config.json"]),
+        (lambda folder: (folder / "tokenizer" / "tokenizer.json").unlink(), ["tokenizer has no tokenizer.json"]),
+        (lambda folder: (folder / "tokenizer" / "tokenizer.json").write_text("{"), ["tokenizer.json cannot be read"]),
         (without_parts, ["needs what is not there: unet (in model_index.json), vae (a folder of that name)"]),
-        (with_pickles, ["cannot be loaded as StableDiffusionPipeline", "diffusion_pytorch_model.safetensors"]),
+        (with_pickles, ["unet cannot be read", "diffusion_pytorch_model.safetensors"]),
     ],
 )
 def test_a_folder_that_is_not_whole(
     folder: Path, tmp_path: Path, spoil: Callable[[Path], None], says: list[str]
 ) -> None:
-    """Fault: one missing part is named and not the next; weights are read from pickles, which may hold any code."""
+    """Fault: one missing part is named and not the next; weights are read from pickles, which may hold any code; what is missing is
+    made up by lot, and drawn with; a message that does not say which of many files is meant."""
     spoilt = shutil.copytree(folder, tmp_path / "spoilt")
     spoil(spoilt)
     with pytest.raises(BrokenCheckpointError) as raised:

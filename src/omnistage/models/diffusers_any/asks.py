@@ -17,6 +17,9 @@ from omnistage.modeling.wishes import checked_side, wish_of
 
 ARGUMENTS = ("height", "width", "num_inference_steps", "guidance_scale", "true_cfg_scale", "negative_prompt")
 """Of a call, which requests may give."""
+MOST_CHARS = 20_000
+"""Of a text: tens of times what pipelines read of it. They cut it after they have tokenised it as a whole, within a step, and
+nobody else is heard meanwhile: a megabyte takes half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,10 @@ def planned(prompt: Prompt, params: DiffusionParams, shape: CallShape) -> Pictur
         if value is not None and name not in shape.takes:
             raise InvalidRequestError.of(name, value, _none(shape, f"takes no {name}"))
     height, width = _side("height", params.height, shape), _side("width", params.width, shape)
-    wish = wish_of(prompt).text
-    texts = [wish] if params.negative_prompt is None else [wish, params.negative_prompt]
+    wish = wish_of(prompt)
+    texts = [_bounded(wish.field, wish.text)]
+    if params.negative_prompt is not None:
+        texts.append(_bounded("negative_prompt", params.negative_prompt))
     scales = {"guidance_scale": params.guidance_scale, "true_cfg_scale": params.true_cfg_scale}
     return PicturePlan(
         height=height,
@@ -58,6 +63,12 @@ def planned(prompt: Prompt, params: DiffusionParams, shape: CallShape) -> Pictur
 
 def _none(shape: CallShape, why: str) -> str:
     return f"none, as {shape.name} {why}"
+
+
+def _bounded(field: str, text: str) -> str:
+    if len(text) > MOST_CHARS:
+        raise InvalidRequestError.of(field, f"{text[:20]}... of {len(text)} characters", f"at most {MOST_CHARS}")
+    return text
 
 
 def _side(name: str, asked: int | None, shape: CallShape) -> int:

@@ -14,20 +14,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
+from transformers import PreTrainedTokenizerBase
+
 from omnistage.config.stage import DiffusionStageConfig
 from omnistage.core.errors import BrokenCheckpointError, UnsupportedByModelError
 from omnistage.modeling.diffusers_library import diffusers_class
-from omnistage.modeling.folder import read_json
+from omnistage.modeling.folder import read_json, read_json_if_any
+from omnistage.modeling.library_module import in_short, read_module
 from omnistage.modeling.tensors import dtype_of
 from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape
 from omnistage.models.diffusers_any.model import WholePipeline
 
 INDEX = "model_index.json"
+_TOKENIZER = "tokenizer.json"
 _NEEDED = ("prompt", "generator", "num_inference_steps", "output_type", "callback_on_step_end")
 _PICTURES = ("images", "image")
 """Fields of a pipeline's output that hold pictures."""
 _GIVEN_PICTURES = ("image", "images", "control_image", "mask_image", "input_images", "image_embeddings")
 """Arguments of pipelines that draw from pictures."""
+_DRAWING = ("scheduler", "transformer", "unet", "vae")
+"""Parts that no pipeline draws without; others may be null, even where the class has no default for them."""
 _LEAST = 8
 """Both sides of a picture are multiples of this in nearly every pipeline's own check, whatever its autoencoder has."""
 _STEPS = 50
@@ -49,8 +57,7 @@ def load(config: DiffusionStageConfig) -> WholePipeline:
     missing = sorted(_missing(folder, index, kind))
     if missing:
         raise BrokenCheckpointError(f"{folder}: {name} needs what is not there: {', '.join(missing)}")
-    left_out = {name: None for name, part in _parts(index).items() if not any(part)}
-    pipeline = _loaded(kind, folder, left_out, config.dtype)
+    pipeline = _loaded(kind, folder, _parts(index), config.dtype)
     fixed: dict[str, Any] = {"output_type": "np"}
     if "use_resolution_binning" in takes:
         fixed["use_resolution_binning"] = False  # a picture is drawn at the size that its bounds were checked for
@@ -86,11 +93,15 @@ def _draws_without(kind: Any, takes: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _missing(folder: Path, index: Mapping[str, Any], kind: Any) -> Iterator[str]:
-    """Parts that the index names and the folder has not, and those that the class needs and the index does not name."""
+    """Parts that the index names and the folder has not, and those that the class needs and the index does not name, or leaves
+    out."""
     parts = _parts(index)
     for name, part in parts.items():
         if any(part) and not any((folder / name).glob("*")):
             yield f"{name} (a folder of that name)"
+    for name in _DRAWING:
+        if name in parts and not any(parts[name]):
+            yield f"{name} (null in {INDEX})"
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
         if name != "self" and parameter.default is parameter.empty and name not in {*parts, *kind._optional_components}:
             yield f"{name} (in {INDEX})"
@@ -101,15 +112,40 @@ def _parts(index: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: part for name, part in index.items() if isinstance(part, list) and not name.startswith("_")}
 
 
-def _loaded(kind: Any, folder: Path, left_out: Mapping[str, None], dtype: str) -> Any:
+def _loaded(kind: Any, folder: Path, parts: Mapping[str, list[Any]], dtype: str) -> Any:
+    for name in parts:
+        read_json_if_any(folder / name, _TOKENIZER)  # the library does not say which file it cannot read
+    given: dict[str, Any] = {name: None for name, part in parts.items() if not any(part)}
+    given |= {name: read_module(own, folder / name, dtype) for name, own in _modules(parts)}
     read = {"dtype": dtype_of(dtype), "local_files_only": True, "use_safetensors": True}
     try:
-        pipeline = kind.from_pretrained(folder, **read, **left_out)
+        pipeline = kind.from_pretrained(folder, **read, **given)
     except Exception as error:  # the library raises anything for a folder that it cannot load
-        reason = " ".join(str(error).split())[:300]
-        raise BrokenCheckpointError(f"{folder} cannot be loaded as {kind.__name__}: {reason}") from error
+        raise BrokenCheckpointError(f"{folder} cannot be loaded as {kind.__name__}: {in_short(error)}") from error
+    for name, part in pipeline.components.items():
+        if isinstance(part, PreTrainedTokenizerBase):
+            _need_vocabulary(part, folder / name)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
+
+
+def _modules(parts: Mapping[str, list[Any]]) -> Iterator[tuple[str, Any]]:
+    """The parts that have weights, with their classes: those that libraries would fill up by lot. Others, and classes that are not
+    there, are left to the pipeline."""
+    libraries = {"diffusers": sys.modules["diffusers"], "transformers": transformers}
+    for name, part in parts.items():
+        own = getattr(libraries.get(str(part[0])), str(part[-1]), None)
+        if isinstance(own, type) and issubclass(own, torch.nn.Module):
+            yield name, own
+
+
+def _need_vocabulary(tokenizer: Any, folder: Path) -> None:
+    """Without its files a tokenizer of the library knows no words, and says nothing of it."""
+    apart = sorted({str(name) for name in tokenizer.vocab_files_names.values()} - {_TOKENIZER})
+    if not (folder / _TOKENIZER).is_file() and not all((folder / name).is_file() for name in apart):
+        raise BrokenCheckpointError(
+            f"{folder} has no {_TOKENIZER}, and not {' and '.join(apart)}; looked for its words"
+        )
 
 
 def _shape(name: str, pipeline: Any, takes: Mapping[str, inspect.Parameter]) -> CallShape:

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import CLIPTextModel, T5EncoderModel
 from transformers.utils import logging
 
 from omnistage.config.stage import DiffusionStageConfig
-from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.checkpoint import weight_files
 from omnistage.modeling.diffusers_library import diffusers_class
 from omnistage.modeling.folder import DIFFUSERS_WEIGHTS, WEIGHTS
+from omnistage.modeling.library_module import read_module
 from omnistage.modeling.progress import tell_bytes
-from omnistage.modeling.tensors import dtype_of
 from omnistage.models.flux.model import Flux, Parts
 from omnistage.models.flux.settings import CLIP, SCHEDULER, T5, TRANSFORMER, VAE, flux_settings
 from omnistage.models.flux.transformer import Transformer
@@ -28,7 +26,7 @@ def load(config: DiffusionStageConfig) -> Flux:
     folder = Path(config.model_path)
     settings = flux_settings(folder)
     logging.disable_progress_bar()  # how far it is, is told below
-    modules = dict(_modules(folder, dtype_of(config.dtype)))
+    modules = dict(_modules(folder, config.dtype))
     scheduler = diffusers_class("FlowMatchEulerDiscreteScheduler")
     return Flux(
         Parts(
@@ -42,7 +40,7 @@ def load(config: DiffusionStageConfig) -> Flux:
     )
 
 
-def _modules(folder: Path, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
+def _modules(folder: Path, dtype: str) -> Iterator[tuple[str, Any]]:
     """The parts that have weights, with the names of their folders."""
     kinds = {
         TRANSFORMER: (diffusers_class("FluxTransformer2DModel"), DIFFUSERS_WEIGHTS),
@@ -56,20 +54,6 @@ def _modules(folder: Path, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
     }
     done = 0
     for part, (kind, _) in kinds.items():
-        yield part, _read(kind, folder / part, dtype)
+        yield part, read_module(kind, folder / part, dtype)
         done += sizes[part]
         tell_bytes(done, sum(sizes.values()))
-
-
-def _read(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """A module of a library whose weights are all there."""
-    try:
-        module, told = kind.from_pretrained(
-            folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
-    except Exception as error:  # the libraries raise all kinds for what is wrong with a folder
-        raise BrokenCheckpointError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
-    missing = sorted(map(str, told["missing_keys"]))
-    if missing:
-        raise BrokenCheckpointError(f"{folder}: the weights have no tensor {missing[0]}")
-    return module.eval().requires_grad_(False)
