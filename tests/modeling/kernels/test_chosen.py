@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Nothing has been compiled yet, and what is found out is forgotten after the test."""
     monkeypatch.setenv("OMNISTAGE_CACHE", str(tmp_path))
+    monkeypatch.delenv("OMNISTAGE_KERNELS", raising=False)
     build.library_path.cache_clear()
     yield tmp_path
     build.library_path.cache_clear()
