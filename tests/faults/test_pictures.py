@@ -219,7 +219,8 @@ def test_two_hundred_who_leave_leave_nothing(server: ServerProcess) -> None:
 def test_a_killed_painter_draws_the_same_again_or_tells_of_it_once(server: ServerProcess) -> None:
     """Fault: who waits for whole pictures gets an error, none, or others; who was told of steps gets two ends, or pictures that he
     was not told of; the server stays ill. Two have slots when it dies, and two wait."""
-    asks = [{**LONG, "n": 3, "steps": 20, "seed": 3}, {**LONG, "n": 1, "steps": 8, "seed": 30}]
+    # Both that have slots are long: whoever gets one before the painter dies is told of a step, and so of an error.
+    asks = [{**LONG, "n": 5, "seed": 3}, {**LONG, "n": 1, "steps": 8, "seed": 30}]
     wanted = [pictures(asked(server, ask)) for ask in asks]
     before = steps(server)
     with ThreadPoolExecutor(4) as threads:
