@@ -48,7 +48,7 @@ SIZES = {
     for size in (
         Size(tokens=16, side=32, layers=4, heads=4, pictures=16, seqs=16, budget=512, goal=3.0, late=1.0),
         Size(tokens=64, side=64, layers=8, heads=8, pictures=8, seqs=8, budget=512, goal=1.4, late=1.0),
-        Size(tokens=256, side=128, layers=8, heads=12, pictures=4, seqs=6, budget=256, goal=0.97, late=1.1),
+        Size(tokens=256, side=128, layers=8, heads=12, pictures=4, seqs=8, budget=256, goal=0.97, late=1.1),
     )
 }
 LINE_SHAPE = SIZES[16]

@@ -102,6 +102,24 @@ def test_newcomers_keep_nobody_out() -> None:
     assert some.history == ["a", "b", "a", "c", "a", "d", "e"]
 
 
+def test_who_has_least_left_takes_every_other_step() -> None:
+    """Fault: four steps wait for the twenty of somebody who came before, of all their pictures; or nobody gives the oldest its turn,
+    so that as long as short ones come a long one never ends."""
+    some = Population(budget=1)
+    some.add("a", work(steps=9))
+    some.add("b", work(steps=3), work(steps=3))
+    some.add("c", work(steps=4))
+    some.step(3)  # each begins in turn with the oldest
+    assert some.history == ["a", "b", "a"]
+    some.step(7)
+    assert some.history[3:] == ["c", "a", "c", "a", "c", "a", "c"]
+    for name in "defgh":
+        some.add(name, work(steps=2))
+        some.step(2)
+    some.step(4)
+    assert "".join(some.history[10:]) == "adaeafagbhbdbe"
+
+
 def test_branches_that_exceed_the_budget_run_one_after_the_other() -> None:
     """Fault: a guided picture that is too large for one pass never runs, or its branches are not of one step."""
     some = Population(budget=3)

@@ -9,10 +9,10 @@ step costs its class the step's tokens, shared by the class's requests. Of the c
 one goes next that would have had least after its step: in the long run every request has the same share of the time whatever the
 size of its pictures, and a small one does not wait for a large one. A class that is new, or did not compete, begins with what those
 that did have had on average: it owes nothing and is owed nothing, so that nobody starves while others come and go.
-Inside a class the total order holds, but that a request which has not begun goes before those that have, in every other of its
-class's steps at most: it costs them one step, and waits for two and not for their whole run. What `budget` (tokens of all branches
-of all pictures) leaves is filled in that order. A picture whose branches exceed it runs alone, its branches in as many passes as
-it takes; a single branch may exceed it.
+Inside a class every other step goes to a request that has not begun, else to the one that has least left: so a newcomer waits for
+two steps, and the mean one has its pictures sooner than in the order of arrival. The steps between go to the oldest, which nobody
+can keep from its end that way. What `budget` (tokens of all branches of all pictures) leaves is filled in the order that led. A
+picture whose branches exceed it runs alone, its branches in as many passes as it takes; a single branch may exceed it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class PictureState:
     @property
     def cost(self) -> int:
         return self.work.tokens * self.work.branches
+
+    @property
+    def left(self) -> int:
+        """Tokens of all steps that are still to be taken."""
+        return (len(self.work.timesteps) - self.step) * self.cost
 
     @property
     def timestep(self) -> float:
@@ -120,7 +125,7 @@ class DiffusionScheduler(Seats):
         if not able:
             return StepPlan()
         turn = self._next_turn(able)
-        line = able if turn in self._gave_way else sorted(able, key=lambda one: (one.order[0], self._has_begun(one)))
+        line = able if turn in self._gave_way else self._new_and_short_first(able)
         lead = next(picture for picture in line if picture.turn == turn)
         batch = self._filled(lead, line)
         self._charge(batch, able)
@@ -157,6 +162,18 @@ class DiffusionScheduler(Seats):
         self._turns.keep(classes, costs)
         self._gave_way &= classes
         return self._turns.next(costs)
+
+    def _new_and_short_first(self, able: list[PictureState]) -> list[PictureState]:
+        """By priority; the oldest that has not begun before those that have, which go by what their requests have left."""
+        left: Counter[str] = Counter()
+        for picture in able:
+            left[picture.key.request_id] += picture.left
+
+        def place(picture: PictureState) -> tuple[int, bool, int]:
+            has_begun = self._has_begun(picture)
+            return picture.order[0], has_begun, left[picture.key.request_id] if has_begun else 0
+
+        return sorted(able, key=place)
 
     def _has_begun(self, picture: PictureState) -> bool:
         return picture.key.request_id in self._begun or picture.key.index > 0
