@@ -11,10 +11,12 @@ import base64
 import json
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -28,7 +30,7 @@ from tests.states import differences
 
 FOLDER = Path(omnistage.__file__).parent / "models" / "demo" / "painter"
 PATH = "/v1/images/generations"
-SLOTS, LOOKAHEAD = 2, 2
+SLOTS, LOOKAHEAD = 3, 2
 LONG = {"prompt": "red heart", "n": 10, "steps": 50, "true_cfg_scale": 2.0, "negative_prompt": "blue", "seed": 1}
 PICTURES = 10
 BACK_S = 10.0
@@ -54,10 +56,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def asked(server: ServerProcess, body: dict[str, Any]) -> bytes:
     """The whole answer."""
-    url, headers = f"http://127.0.0.1:{server.port}{PATH}", {"Content-Type": "application/json"}
-    with urlopen(Request(url, json.dumps({"size": "64x64", **body}).encode(), headers), timeout=60) as response:
+    with answer_to(server, body) as response:
         found: bytes = response.read()
         return found
+
+
+def answer_to(server: ServerProcess, body: dict[str, Any]) -> HTTPResponse:
+    """It begins; each wait for more of it has a deadline."""
+    url, headers = f"http://127.0.0.1:{server.port}{PATH}", {"Content-Type": "application/json"}
+    request = Request(url, json.dumps({"size": "64x64", **body}).encode(), headers)
+    return cast(HTTPResponse, urlopen(request, timeout=60))
 
 
 def sent(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
@@ -109,8 +117,8 @@ def test_a_socket_that_closes_ends_the_drawing_within_a_step(server: ServerProce
 
 
 def test_who_leaves_while_waiting_is_never_begun(server: ServerProcess) -> None:
-    """Fault: a request whose caller has gone gets its slot, or its turn to be prepared, all the same. Two have the slots, two wait
-    in the stage, four with the machine. Nobody has asked for their prompts before, so who is begun is encoded first."""
+    """Fault: a request whose caller has gone gets its slot, or its turn to be prepared, all the same. Three have the slots, two
+    wait in the stage, four with the machine. Nobody has asked for their prompts before, so who is begun is encoded first."""
     before = stage(server)
     drawing = [sent(server, {**LONG, "seed": seed}) for seed in range(SLOTS)]
     assert holds(server, lambda now: now["running"] == SLOTS)
@@ -217,38 +225,49 @@ def test_two_hundred_who_leave_leave_nothing(server: ServerProcess) -> None:
 
 
 def test_a_killed_painter_draws_the_same_again_or_tells_of_it_once(server: ServerProcess) -> None:
-    """Fault: who waits for whole pictures gets an error, none, or others; who was told of steps gets two ends, or pictures that he
-    was not told of; the server stays ill. Two have slots when it dies, and two wait."""
-    # Both that have slots are long: whoever gets one before the painter dies is told of a step, and so of an error.
-    asks = [{**LONG, "n": 5, "seed": 3}, {**LONG, "n": 1, "steps": 8, "seed": 30}]
+    """Fault: who waits for pictures, whole or streamed, and has had none gets an error, or others than without a death; who has had
+    one on its way gets two ends; the server stays ill. Three have slots when it dies, and two wait."""
+    asks = [{**LONG, "n": 4, "seed": 3}, {**LONG, "n": 1, "steps": 8, "seed": 30}]
     wanted = [pictures(asked(server, ask)) for ask in asks]
-    before = steps(server)
-    with ThreadPoolExecutor(4) as threads:
-        told = [threads.submit(events, server, {**LONG, "stream": True})]
-        assert holds(server, lambda now: now["picture_steps_total"] >= before + PICTURES)
-        whole = [threads.submit(asked, server, asks[0])]
-        assert holds(server, lambda now: now["running"] == SLOTS)
-        whole.append(threads.submit(asked, server, asks[1]))
-        told.append(threads.submit(events, server, {**asks[1], "stream": True}))
+    had_one = threading.Event()
+    with ThreadPoolExecutor(5) as threads:
+        shown = threads.submit(events, server, {**LONG, "stream": True, "partial_images": 3}, had_one)
+        assert holds(server, lambda now: now["running"] == 1)
+        drawn = [threads.submit(asked, server, ask) for ask in asks]
+        told = [threads.submit(events, server, {**ask, "stream": True}) for ask in asks]
         assert holds(server, lambda now: (now["running"], now["waiting"]) == (SLOTS, LOOKAHEAD))
+        assert had_one.wait(20.0)
         assert server.kill_worker("painter") is not None
         assert eventually(lambda: server.health()[0] != 200, 2.0)
         assert eventually(lambda: server.health()[0] == 200, BACK_S)
-        for one, picture in zip(whole, wanted, strict=True):
-            assert np.abs(pictures(one.result()).astype(int) - picture).max() <= 1
-        spoken, silent = (one.result() for one in told)
-    assert [kind for kind, _ in spoken] == ["error"] and "painter" in spoken[0][1]
-    assert [kind for kind, _ in silent] == ["image_generation.completed"]
+        found = [pictures(one.result()) for one in drawn]
+        found += [np.stack([picture_of(event) for event in one.result()]) for one in told]
+    assert [np.abs(one.astype(int) - other).max() <= 1 for one, other in zip(found, 2 * wanted, strict=True)] == [
+        True
+    ] * 4
+    *partial, last = shown.result()
+    assert {event["type"] for event in partial} == {"image_generation.partial_image"} and "painter" in last["error"][
+        "message"
+    ]
     assert open_requests(server) == 0
 
 
 def pictures(answer: bytes) -> np.ndarray[Any, Any]:
     """[n, height, width, 3]"""
-    return np.stack([np.asarray(opened(base64.b64decode(one["b64_json"]))) for one in json.loads(answer)["data"]])
+    return np.stack([picture_of(one) for one in json.loads(answer)["data"]])
 
 
-def events(server: ServerProcess, body: dict[str, Any]) -> list[tuple[str, str]]:
-    """The kind of each event of a stream, and what an error says."""
-    parts = asked(server, body).decode().split("\n\n")
-    told = [json.loads(part.partition("data: ")[2]) for part in parts if part]
-    return [("error", one["error"]["message"]) if "error" in one else (one["type"], "") for one in told]
+def picture_of(told: dict[str, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(opened(base64.b64decode(told["b64_json"])))
+
+
+def events(server: ServerProcess, body: dict[str, Any], came: threading.Event | None = None) -> list[dict[str, Any]]:
+    """All of a stream; `came` is set with the first."""
+    found = []
+    with answer_to(server, body) as response:
+        for line in response:
+            if line.startswith(b"data: "):
+                found.append(json.loads(line.removeprefix(b"data: ")))
+                if came is not None:
+                    came.set()
+    return found

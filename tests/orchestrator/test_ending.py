@@ -73,6 +73,19 @@ def test_a_streamed_request_does_not_begin_again_after_its_first_reply() -> None
     assert of(Submit, told) == []
 
 
+@pytest.mark.parametrize(
+    ("told", "again"), [((True,), True), ((True, True), True), ((True, False), False), ((True, False, True), False)]
+)
+def test_a_streamed_request_that_was_told_only_how_far_it_is_begins_again(told: tuple[bool, ...], again: bool) -> None:
+    """Fault: who has heard of steps, and of nothing that was made, gets an error where a whole answer could come; or begins again
+    after a piece, because a step was told behind it."""
+    given = pair(stream=True)
+    for seq, progress in enumerate(told):
+        given.emit(1, -1, seq, ref(2 + seq), progress=progress)
+    commands = given.down("p1")
+    assert (len(of(Restarted, commands)), len(of(Close, commands))) == ((1, 0) if again else (0, 1))
+
+
 def test_a_whole_request_begins_again_after_replies_and_the_shell_is_told() -> None:
     """Fault: a whole answer begins with the pieces of an attempt that died."""
     given = pair()

@@ -166,12 +166,20 @@ class Trace:
         ref: PayloadRef | None,
         *,
         last: bool = False,
+        progress: bool = False,
         request_id: str = "r",
         attempt: int = 1,
         **keys: Any,
     ) -> list[Command]:
         item = Emitted(
-            request_id=request_id, attempt=attempt, source=source, target=target, seq=seq, ref=ref, last=last
+            request_id=request_id,
+            attempt=attempt,
+            source=source,
+            target=target,
+            seq=seq,
+            ref=ref,
+            last=last,
+            progress=progress,
         )
         return self.say(source, item, **keys)
 

@@ -79,6 +79,19 @@ def test_items_leave_one_by_one_and_the_last_capture_carries_the_end() -> None:
     assert sender.pump() == []
 
 
+def test_an_item_says_whether_it_tells_only_how_far_the_stage_is() -> None:
+    """Fault: the caller of a picture is taken for one who has had a piece of it, or one who has had a piece for one who has not."""
+    sender = Sender(OutputEdge(target=CLIENT))
+    sender.open()
+    step = MultimodalPayload(metadata={"progress": {"step": 1, "steps": 2, "index": 0}})
+    piece = MultimodalPayload(rows(1).tensors, step.metadata)
+    for capture in (step, piece, MultimodalPayload(metadata={**step.metadata, "index": 0})):
+        sender.emitter.gather("r", capture)
+    sender.emitter.end("r", DONE)
+    events = sender.emitter.pump().events
+    assert [event.progress for event in events if isinstance(event, Emitted)] == [True, False, False]
+
+
 def test_only_the_oldest_request_of_an_edge_has_room_of_its_own() -> None:
     """Fault: the oldest waits for younger ones that wait for it, or a younger one takes the room that is kept for it."""
     sender = Sender(OutputEdge(target=1), OutputEdge(target=2))

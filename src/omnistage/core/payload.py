@@ -83,6 +83,11 @@ class MultimodalPayload:
         """Bytes of the tensors."""
         return sum(tensor.spec.nbytes for tensor in self.tensors.values())
 
+    @property
+    def is_progress(self) -> bool:
+        """True for what says only how far something is: who has heard it has nothing of the answer yet."""
+        return not self.tensors and self.metadata.keys() == {"progress"}
+
     def copied(self) -> MultimodalPayload:
         """The same in private, read-only host memory."""
         tensors = {}

@@ -26,11 +26,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item on its way. `ref` None carries only the end."""
+    """One item on its way. `ref` None carries only the end; `progress` tells only how far its source is."""
 
     seq: int
     ref: PayloadRef | None
     last: bool
+    progress: bool = False
 
 
 @dataclass(slots=True)

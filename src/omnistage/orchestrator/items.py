@@ -102,7 +102,7 @@ def _emitted(state: MachineState, worker: WorkerState, event: Emitted) -> None:
     if request is None or edge is None:
         state.refs.refuse(event.ref)
         return
-    if not accept(state, request, edge, Item(event.seq, event.ref, event.last)):
+    if not accept(state, request, edge, Item(event.seq, event.ref, event.last, event.progress)):
         message = f"item {event.seq} for {_name(state, event.target)} came where {edge.next_seq} was due"
         fail(state, request, message, event.source)
         return

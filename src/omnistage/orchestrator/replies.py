@@ -42,7 +42,7 @@ def took(state: MachineState, event: ClientTook) -> None:
 
 def _reply(state: MachineState, request: RequestState, items: list[OutboundItem]) -> None:
     for sent in items:
-        request.replied = True
+        request.replied = request.replied or not sent.item.progress
         state.tell(
             Reply(
                 request_id=request.request_id,

@@ -84,7 +84,7 @@ class Suspicion:
 @dataclass(slots=True)
 class RequestState:
     """`deaths`: worker deaths this request was present at; while there is a `suspicion` it has its replica to itself.
-    `replied`: the caller has seen something of it."""
+    `replied`: the caller has seen something of the answer, more than how far it is."""
 
     request: OmniRequest
     order: Order

@@ -48,7 +48,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClientRestarted:
-    """The request begins again as `attempt`: items that came before are void. Never after an item of a streamed request."""
+    """The request begins again as `attempt`: items that came before are void. Of a streamed request never after an
+    item, but for those that tell how far it is."""
 
     request_id: str
     attempt: int

@@ -283,7 +283,7 @@ class Emitter:
         """The next item of an edge, or None if there is no room for it."""
         count = edge.next_parts()
         last = ended and count == len(edge.parts)
-        ref = None
+        ref, is_progress = None, False
         if count:
             payload = merge([part for part, _, _ in islice(edge.parts, count)])
             # Room that comes free belongs to the older request that waits for it; what travels inline takes none.
@@ -294,6 +294,7 @@ class Emitter:
             if ref is None:
                 self.wants_room = True
                 return None
+            is_progress = payload.is_progress
         item = Emitted(
             request_id=request.request_id,
             attempt=request.attempt,
@@ -303,6 +304,7 @@ class Emitter:
             ref=ref,
             last=last,
             units=edge.units_of(count),
+            progress=is_progress,
         )
         edge.drop(count, last=last, now_s=self._now_s)
         return item

@@ -33,8 +33,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 class Emitted(Message, frozen=True, kw_only=True):
     """`source` put item `seq` (0, 1, ...) for `target`. `ref` None carries no payload, only the end (`last`).
 
-    `units`: how many rows or frames it has, where the edge counts in those; for measurements alone.
-    """
+    `units`: rows or frames, where the edge counts in those, for measurements. `progress`: how far the source is, no more."""
 
     request_id: str
     attempt: int
@@ -44,6 +43,7 @@ class Emitted(Message, frozen=True, kw_only=True):
     ref: PayloadRef | None
     last: bool
     units: int | None = None
+    progress: bool = False
 
 
 class Consumed(Message, frozen=True, kw_only=True):

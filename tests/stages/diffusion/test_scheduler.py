@@ -103,8 +103,8 @@ def test_newcomers_keep_nobody_out() -> None:
 
 
 def test_who_has_least_left_takes_every_other_step() -> None:
-    """Fault: four steps wait for the twenty of somebody who came before, of all their pictures; or nobody gives the oldest its turn,
-    so that as long as short ones come a long one never ends."""
+    """Fault: four steps wait for the twenty that somebody who came before has left, in all pictures; or nobody gives the oldest its
+    turn, so that as long as short ones come a long one never ends."""
     some = Population(budget=1)
     some.add("a", work(steps=9))
     some.add("b", work(steps=3), work(steps=3))
