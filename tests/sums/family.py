@@ -5,13 +5,18 @@ before it is asked. Words that are orders:
 
     !refuse    the thinker refuses it (the caller's fault)       !fail     the thinker's forward pass raises
     !break     the speaker raises at its third token             !hush     what the speaker makes has no samples
+    !heavy     what the thinker tells the speaker goes through shared memory
+
+While the file that the environment names in SLOW is there, the speaker takes its time: what stands before it stays there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,7 +32,8 @@ RATE = 24_000
 SHORT, LONG = 480, 20_000  # samples; the longer ones travel through the arena
 FIRST, COUNT = 20, 200  # tokens that stand for words
 FAIL = 1
-PACE_S = 0.002
+PACE_S, SLOW_S = 0.002, 0.1
+SLOW = "OMNISTAGE_SUMS_SLOW"
 MODULE = "tests.sums.family"
 
 
@@ -120,7 +126,8 @@ def words_of(request: OmniRequest) -> list[str]:
 
 
 def said(capture: MultimodalPayload, request: OmniRequest) -> MultimodalPayload:
-    return MultimodalPayload(metadata={"token": capture.metadata["choices"][0]["token_ids"][0]})
+    tensors = {"weight": Tensor.of(np.zeros(LONG, np.float32))} if "!heavy" in words_of(request) else {}
+    return MultimodalPayload(tensors, {"token": capture.metadata["choices"][0]["token_ids"][0]})
 
 
 # ---- the speaker ----
@@ -142,7 +149,7 @@ class Speaker:
     def interrupt(self) -> None: ...
 
     def run(self, batch: Sequence[tuple[Mapping[str, Any], tuple[int, str]]]) -> list[tuple[MultimodalPayload, Any]]:
-        time.sleep(PACE_S)
+        time.sleep(SLOW_S if Path(os.environ[SLOW]).exists() else PACE_S)
         return [(self._say(chunk["token"], *state), (state[0] + 1, state[1])) for chunk, state in batch]
 
     def _say(self, token: int, place: int, order: str) -> MultimodalPayload:

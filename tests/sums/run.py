@@ -3,10 +3,11 @@
     calm       60 that succeed, for sums that are equal to the last digit
     mixed     108 of which 40 leave, and others are refused or fail in either stage
     endless     2 beside these and the following, which run out of time
-    burst      28 at once, more than may wait
+    burst      28 at once, more than may wait, before a speaker that takes its time
     death       2 whose helper and speaker are killed: one begins again, one has been heard already
 
-The seed is fixed; what callers count is what came to them, so the sums hold however the machine's load orders things.
+The seed is fixed; what callers count is what came to them, so the sums hold however the machine's load orders things. What has to
+be seen while it lasts is made to last until it was seen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,12 +32,12 @@ from tests.faults import checks
 from tests.faults.server import ServerProcess, eventually
 from tests.runtime.harness import halt
 from tests.sums.callers import ArrivalsState, Asked, Got, ask_all
+from tests.sums.family import SLOW
 
 REQUESTS, LEAVERS = 200, 40
 SECRET = "sesame"
 """A word of every prompt, which nothing that the server says of itself may hold."""
-TIMEOUT_S = 6.0
-BEAT_S = 1.2
+TIMEOUT_S = 12.0
 ENDLESS = 3000  # tokens: longer than the timeout
 PREFIX = (SECRET, *(f"prefix{index}" for index in range(70)))
 DEPLOYED = {
@@ -48,6 +51,13 @@ DEPLOYED = {
     ],
 }
 STAGES = 2
+STANDING = (
+    "stage{figure=arena_used_nbytes,",
+    "stage{figure=input_nbytes,",
+    "stage{figure=waiting,",
+    "errors_total{code=queue_full",
+)
+"""What moves while more is asked for than the speaker says."""
 SPOKEN = "omnistage_edge_items_total{source=speaker,target=client}"
 Figures = dict[str, float]
 
@@ -143,7 +153,7 @@ def endless(deal: _Deal) -> list[Asked]:
 
 
 def burst(deal: _Deal) -> list[Asked]:
-    return [deal.one(modalities=("audio",), max_tokens=30) for _ in range(28)]
+    return [deal.one("!heavy", modalities=("audio",), max_tokens=30) for _ in range(28)]
 
 
 def death(deal: _Deal) -> list[Asked]:
@@ -156,17 +166,17 @@ def death(deal: _Deal) -> list[Asked]:
 def run(folder: Path) -> Seen:
     """The whole, at a server of its own in `folder`."""
     (folder / "deploy.yaml").write_text(yaml.safe_dump(DEPLOYED))
-    record = folder / "events.jsonl"
+    record, slow = folder / "events.jsonl", folder / "slow"
     server = ServerProcess(
         folder,
         *("--deploy-config", str(folder / "deploy.yaml"), "--record-events", str(record)),
         model="sums",
-        environment={"OMNISTAGE_LOG_LEVEL": "debug"},
+        environment={"OMNISTAGE_LOG_LEVEL": "debug", SLOW: str(slow)},
         prefix=(sys.executable, "-m", "tests.sums.served"),
     )
     try:
         server.wait_ready()
-        seen = asyncio.run(_asked(server, record))
+        seen = asyncio.run(_asked(server, record, slow))
         seen.exit_code = server.stop()
         seen.words = server.words
         return seen
@@ -175,7 +185,7 @@ def run(folder: Path) -> Seen:
         server.process.wait(10)
 
 
-async def _asked(server: ServerProcess, record: Path) -> Seen:
+async def _asked(server: ServerProcess, record: Path, slow: Path) -> Seen:
     deal, arrivals = _Deal(Random(5)), ArrivalsState(record)
     fresh = server.counters()
     moved: set[str] = set()
@@ -186,45 +196,52 @@ async def _asked(server: ServerProcess, record: Path) -> Seen:
         calm_figures = await _quiet(server)
         late = asyncio.create_task(ask_all(client, endless(deal), arrivals, together=2))
         got = [*calm_got, *await ask_all(client, mixed(deal), arrivals, together=10)]
-        bursting = asyncio.create_task(ask_all(client, burst(deal), arrivals, together=28))
-        await asyncio.to_thread(_driver_stands_still, server)
+        with _slow_speaker(slow):
+            bursting = asyncio.create_task(ask_all(client, burst(deal), arrivals, together=28))
+            await _until_moved(moved, *STANDING)
         got += await bursting
-        got += [*await _killed(server, client, death(deal), arrivals), *await late]
+        with _slow_speaker(slow):
+            asking = await _killed(server, client, death(deal), arrivals, moved)
+        got += [*await asking, *await late]
         end = await _quiet(server)
     looking.cancel()
     moved.update(_changed(fresh, end))
     return Seen(got, calm_got, fresh, calm_figures, end, moved, record, "", -1)
 
 
-def _driver_stands_still(server: ServerProcess) -> None:
-    """For longer than a heartbeat takes, while the speaker speaks: its items stay in shared memory, which a heartbeat tells."""
-    before = server.counters()[SPOKEN]
-    assert eventually(lambda: server.counters()[SPOKEN] >= before + 6, TIMEOUT_S)
-    driver = server.other_pid("driver")
-    assert driver is not None
-    halt(driver)
-    time.sleep(BEAT_S)
-    os.kill(driver, signal.SIGCONT)
-    told = eventually(lambda: _shows(server, "arena_used_nbytes"), TIMEOUT_S)
-    assert told, "no heartbeat tells of items that nobody took out of the arena"
+@contextmanager
+def _slow_speaker(slow: Path) -> Iterator[None]:
+    slow.touch()
+    yield
+    slow.unlink()
 
 
 async def _killed(
-    server: ServerProcess, client: httpx.AsyncClient, asked: list[Asked], arrivals: ArrivalsState
-) -> list[Got]:
-    """The thinker's helper dies, and its next one stands still until a heartbeat has told what it holds up. The speaker dies once
-    it has said something of every request."""
+    server: ServerProcess, client: httpx.AsyncClient, asked: list[Asked], arrivals: ArrivalsState, moved: set[str]
+) -> asyncio.Task[list[Got]]:
+    """The thinker's helper dies, and its next one stands still until a heartbeat has told what it holds up. The speaker, which
+    takes its time, dies once it has said something of every request; they go on."""
     killed = await asyncio.to_thread(server.kill_some_other, "helper")
     helper = await asyncio.to_thread(_another_helper, server, killed)
     halt(helper)
     before = server.counters()[SPOKEN]
     asking = asyncio.create_task(ask_all(client, asked, arrivals, together=len(asked)))
-    told = await asyncio.to_thread(eventually, lambda: _shows(server, "preparing"), TIMEOUT_S)
-    os.kill(helper, signal.SIGCONT)
-    assert told, "no heartbeat tells of requests that are being prepared"
-    await asyncio.to_thread(eventually, lambda: server.counters()[SPOKEN] >= before + 6, TIMEOUT_S)
-    await asyncio.to_thread(server.kill_worker, "speaker")
-    return await asking
+    try:
+        await _until_moved(moved, "stage{figure=preparing,")
+    finally:
+        os.kill(helper, signal.SIGCONT)
+    assert await asyncio.to_thread(eventually, lambda: server.counters()[SPOKEN] >= before + 6, TIMEOUT_S)
+    assert await asyncio.to_thread(server.kill_worker, "speaker"), "there is no speaker to be killed"
+    return asking
+
+
+async def _until_moved(moved: set[str], *names: str) -> None:
+    """Until a look has seen series that begin with each of `names` change."""
+    missing = set(names)
+    until = time.monotonic() + TIMEOUT_S
+    while missing := {name for name in missing if not any(one.startswith(f"omnistage_{name}") for one in moved)}:
+        assert time.monotonic() < until, f"nothing tells of {sorted(missing)}"
+        await asyncio.sleep(0.05)
 
 
 def _another_helper(server: ServerProcess, killed: int | None) -> int:
@@ -237,11 +254,6 @@ def _another_helper(server: ServerProcess, killed: int | None) -> int:
 
     assert eventually(is_there, TIMEOUT_S), "no helper came for the one that was killed"
     return found[0]
-
-
-def _shows(server: ServerProcess, figure: str) -> bool:
-    figures = server.counters().items()
-    return any(value > 0 for name, value in figures if name.startswith(f"omnistage_stage{{figure={figure},"))
 
 
 async def _quiet(server: ServerProcess) -> Figures:
