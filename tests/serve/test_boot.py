@@ -21,11 +21,10 @@ from tests.processes import running
 HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
 
 SCRIPT = """
-import sys, threading, time
+import logging, sys, threading, time
 sys.path.insert(0, {root!r})
 from omnistage.core.errors import ConfigError, ErrorInfo
 from omnistage.serve import boot
-from omnistage.serve.options import ServeOptions
 
 class Loader:
     @staticmethod
@@ -56,11 +55,15 @@ class Loader:
             runtime.state, runtime.reason = "stopped", "the runtime has failed: ValueError: no such state"
             threading.Timer(0.5, runtime.stopped.set).start()
         serving = serving_of(runtime)
-        return Loaded(create_app(serving), serving.engine, 20.0)
+        app = create_app(serving)
+        async def talkative(scope, receive, send):
+            logging.getLogger("omnistage.told").warning("somebody asks for %s", scope["path"])
+            await app(scope, receive, send)
+        return Loaded(talkative if options.model == "talkative" else app, serving.engine, 20.0)
 
 boot.importlib = type("Importing", (), {{"import_module": staticmethod(lambda name: Loader)}})
-code = boot.serve(ServeOptions({model!r}, port=int({port!r})))
-sys.exit(code)
+from omnistage.cli.main import main
+main(["serve", {model!r}, "--port", {port!r}])
 """
 
 
@@ -71,7 +74,7 @@ def free_port() -> int:
 
 
 def started(model: str, port: int, stderr: int = subprocess.PIPE) -> AbstractContextManager[subprocess.Popen[str]]:
-    script = SCRIPT.format(root=str(Path(__file__).parents[2]), model=model, port=port)
+    script = SCRIPT.format(root=str(Path(__file__).parents[2]), model=model, port=str(port))
     return running([sys.executable, "-c", script], stderr=stderr, text=True)
 
 
@@ -137,8 +140,9 @@ def test_a_signal_ends_a_server_in_order() -> None:
 
 
 @pytest.mark.parametrize("reader", ["gone", "asleep"])
-def test_a_server_ends_though_nobody_reads_what_it_says(reader: str) -> None:
-    """Fault: one whose parent has gone cannot say that it ends, and does not; one whose parent does not look waits for him."""
+def test_a_server_answers_and_ends_though_nobody_reads_what_it_says(reader: str) -> None:
+    """Fault: one whose parent has gone cannot say that it ends, and does not; one whose parent does not look waits for him with its
+    first line, and answers nobody any more."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     with suppress(BlockingIOError):
@@ -146,11 +150,12 @@ def test_a_server_ends_though_nobody_reads_what_it_says(reader: str) -> None:
             os.write(write, bytes(4096))
     os.set_blocking(write, True)
     port = free_port()
-    with started("quick", port, write) as process:
+    with started("talkative", port, write) as process:
         os.close(write)
         if reader == "gone":
             os.close(read)
-        get_health(port, 200)
+        for _ in range(3):
+            get_health(port, 200)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         if reader == "asleep":

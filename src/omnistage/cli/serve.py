@@ -13,6 +13,7 @@ import typer
 from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
 from omnistage.config.env import log_level
 from omnistage.obs.log import configure_logging
+from omnistage.obs.stderr import never_wait_for_stderr
 from omnistage.serve.boot import serve
 from omnistage.serve.options import DEFAULT_PORT, ServeOptions
 
@@ -46,6 +47,7 @@ def run(
     omni: Annotated[bool, typer.Option("--omni", help="Accepted and without effect: this is what is served.")] = False,
 ) -> None:
     """Serve a model over HTTP. Configuration keys are flags too: --stage-0-max-num-seqs 4."""
+    never_wait_for_stderr()
     configure_logging(log_level())
     options = ServeOptions(
         model=model,

@@ -29,6 +29,7 @@ from omnistage.core.payload import Tensor
 from omnistage.obs.figures import StageFigures
 from omnistage.obs.log import configure_logging
 from omnistage.obs.process import give_large_memory_back, live_by_a_life_line, process_figures
+from omnistage.obs.stderr import never_wait_for_stderr
 from omnistage.orchestrator.machine import Orchestrator
 from omnistage.runtime.base import ClientClosed, ClientItem, ClientRestarted, ReplicaStatus
 from omnistage.runtime.driver import Driver
@@ -333,6 +334,7 @@ def main() -> None:
     """Ends by `os._exit`: nothing that hangs must keep it."""
     live_by_a_life_line()
     plan = DriverPlan.decode(sys.stdin.buffer.read())
+    let_stderr_go = never_wait_for_stderr()
     configure_logging(plan.log_level)
     give_large_memory_back()
     channel, life_line = (socket.socket(fileno=descriptor) for descriptor in (plan.channel, plan.life_line))
@@ -345,7 +347,7 @@ def main() -> None:
     except Exception:
         logger.exception("the driver process ends by a fault of its own")
     finally:
-        sys.stderr.flush()
+        let_stderr_go()
         os._exit(code)
 
 
