@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ class Linear(torch.nn.Linear):
 
 class Incomplete(Linear):
     missing = ("weight", "bias")
+
+
+@pytest.mark.parametrize("settings", [{"num_layers": 3}, {"text_config": {"num_hidden_layers": 3}}])
+def test_there_are_no_more_layers_than_tensors(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Fault: the library makes a thousand million layers, one by one, before it looks whether there are weights for them."""
+    save_file({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(BrokenCheckpointError, match=r"config\.json: num_\w*layers is 3; accepted: at most 2"):
+        read_module(Linear, tmp_path, "float32")
 
 
 def test_a_module_is_whole_or_refused(tmp_path: Path) -> None:

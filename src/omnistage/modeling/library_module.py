@@ -4,6 +4,7 @@ lack a tensor, say so in a log, and go on. Knows no model.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ _MOST_CHARS = 300
 def read_module(kind: Any, folder: Path, dtype: str) -> Any:
     """One of class `kind`, which has `from_pretrained`, whose weights are all there; not for training. Reads safetensors alone, and
     nothing that is not in `folder`. Raises BrokenCheckpointError, which names the folder, and the file or the tensor."""
-    read_json(folder, CONFIG)
-    for path in sorted(folder.glob("*.safetensors")):
-        _check(path)
+    settings = read_json(folder, CONFIG)
+    tensors = sum(_count_tensors(path) for path in sorted(folder.glob("*.safetensors")))
+    for name, layers in _layers(settings):
+        if 0 < tensors < layers:
+            accepted = f"at most {tensors}, as the weights have so many tensors"
+            raise BrokenCheckpointError(f"{folder / CONFIG}: {name} is {layers}; accepted: {accepted}")
     try:
         module, told = kind.from_pretrained(
             folder, torch_dtype=dtype_of(dtype), use_safetensors=True, local_files_only=True, output_loading_info=True
@@ -40,10 +44,19 @@ def in_short(error: Exception) -> str:
     return " ".join(str(error).split())[:_MOST_CHARS]
 
 
-def _check(path: Path) -> None:
-    """A file that is cut: the library does not say which it was."""
+def _count_tensors(path: Path) -> int:
+    """Of a file, which may be cut: the library does not say which it was."""
     try:
-        with safe_open(str(path), framework="pt"):
-            pass
+        with safe_open(str(path), framework="pt") as reader:
+            return len(reader.keys())
     except (OSError, SafetensorError) as error:
         raise BrokenCheckpointError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def _layers(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Counts of layers, which the library makes one by one before it looks at the weights: a wrong one takes days."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _layers(value)
+        elif "layers" in name and type(value) is int:
+            yield name, value

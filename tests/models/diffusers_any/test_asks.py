@@ -14,6 +14,7 @@ from omnistage.models.diffusers_any.asks import ARGUMENTS, MOST_CHARS, CallShape
 
 ALL = CallShape("APipeline", frozenset(ARGUMENTS), 30, 64, 96, 16)
 LITTLE = dataclasses.replace(ALL, takes=frozenset({"num_inference_steps"}), height=None)
+SMALL = dataclasses.replace(ALL, most=96)
 CAT = Prompt(text="a cat")
 
 
@@ -40,6 +41,7 @@ def test_what_is_asked_for_is_kept() -> None:
     [
         (ALL, {"height": 40}, "height", "40 is not accepted; accepted: a multiple of 16, the nearest are 32 or 48"),
         (ALL, {"width": 9}, "width", "9 is not accepted; accepted: a multiple of 16, the nearest are 16"),
+        (SMALL, {"height": 112}, "height", "112 is not accepted; accepted: at most 96, as APipeline knows no places"),
         (ALL, {"partial_images": 2}, "partial_images", "2 is not accepted; accepted: none, as APipeline shows no"),
         (LITTLE, {"negative_prompt": ""}, "negative_prompt", "'' is not accepted; accepted: none, as APipeline takes"),
         (LITTLE, {"guidance_scale": 0.0}, "guidance_scale", "0.0 is not accepted; accepted: none, as APipeline takes"),

@@ -22,9 +22,9 @@ from tests.models.diffusers_any.conftest import Tiny, stage_config
 def test_what_a_pipeline_takes_is_found_out(tiny: Tiny) -> None:
     """Fault: sizes that the model cannot work in, or a default that the library would not have."""
     name = type(tiny.pipeline).__name__
-    steps = {"StableDiffusionPipeline": 50, "StableDiffusion3Pipeline": 28}[name]
+    steps, most = {"StableDiffusionPipeline": (50, None), "StableDiffusion3Pipeline": (28, 64)}[name]
     takes = frozenset(ARGUMENTS) - {"true_cfg_scale"}
-    assert tiny.model._shape == CallShape(name, takes, steps, 32, 32, 8)
+    assert tiny.model._shape == CallShape(name, takes, steps, 32, 32, 8, most)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,17 @@ def test_sizes_are_those_of_the_parts(pipeline: dict[str, Any], multiple: int, s
     takes = inspect.signature(lambda num_inference_steps=20, height=None, width=768: None).parameters
     shape = _shape("APipeline", SimpleNamespace(**parts), takes)
     assert (shape.multiple, shape.height, shape.width, shape.steps) == (multiple, side, 768, 20)
+
+
+@pytest.mark.parametrize(
+    ("network", "places", "most"),
+    [("SD3Transformer2DModel", 192, 3072), ("AuraFlowTransformer2DModel", 9216, 1536), ("ADiT", None, None)],
+)
+def test_the_largest_side_is_what_a_table_of_places_has(network: str, places: int | None, most: int | None) -> None:
+    """Fault: a size that fails in the middle of a call, or is drawn with places from the other end of the table."""
+    part = type(network, (), {"config": SimpleNamespace(patch_size=2, pos_embed_max_size=places)})()
+    takes = inspect.signature(lambda num_inference_steps=20: None).parameters
+    assert _shape("APipeline", SimpleNamespace(vae_scale_factor=8, transformer=part), takes).most == most
 
 
 def _part(settings: dict[str, Any]) -> SimpleNamespace:
@@ -107,9 +118,21 @@ def without_a_network(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps({**index, "unet": [None, None]}))
 
 
+def with_strange_parts(folder: Path) -> None:
+    index = json.loads((folder / INDEX).read_text())
+    (folder / INDEX).write_text(json.dumps({**index, "vae": ["diffusers"], "unet": [1, 2], "layers": [9, 18, 27]}))
+
+
+def with_layers_without_end(folder: Path) -> None:
+    config = folder / "unet" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "layers_per_block": 10**9}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
+        (with_strange_parts, ["needs what is not there: unet (in model_index.json), vae (in model_index.json)"]),
+        (with_layers_without_end, ["unet/config.json: layers_per_block is 1000000000; accepted: at most "]),
         (without_a_tensor, ["text_encoder: the weights have no tensor final_layer_norm.bias"]),
         (with_cut_weights, ["text_encoder/model.safetensors cannot be read as safetensors"]),
         (without_a_network, ["needs what is not there: unet (null in model_index.json)"]),

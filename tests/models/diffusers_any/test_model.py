@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,42 @@ def test_what_the_pipeline_checks_is_the_callers_to_hear(tiny: Tiny) -> None:
     plan = type(odd.plan)(odd.plan.height + 1, odd.plan.width, 2, odd.plan.conditions, 1)
     with pytest.raises(InvalidRequestError, match="have to be divisible by"):
         tiny.model.draw([Wanted(plan, 1)], told)
+
+
+def test_what_the_library_refuses_before_the_first_step_is_too(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: more steps than a solver was made for are told as a failure of the stage, without the field."""
+    import diffusers
+
+    monkeypatch.setitem(vars(tiny.model._pipeline), "scheduler", diffusers.LCMScheduler(original_inference_steps=3))
+    with pytest.raises(InvalidRequestError, match="is smaller than `num_inference_steps`") as refused:
+        tiny.model.draw([wanted(tiny, "a cat", 1)], told)
+    assert refused.value.field == "num_inference_steps"
+
+
+@pytest.mark.parametrize("where", ["prompt", "step"])
+def test_what_fails_otherwise_is_the_stages(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Fault: callers hear that they asked for something wrong when a tokenizer, or a step, is broken."""
+
+    def fails(*_given: Any, **_named: Any) -> None:
+        raise ValueError("out of order")
+
+    if where == "prompt":
+        monkeypatch.setattr(tiny.model._pipeline.text_encoder, "forward", fails)
+    with pytest.raises(ValueError, match="out of order"):
+        tiny.model.draw([wanted(tiny, "a cat", 1)], fails if where == "step" else told)
+
+
+def test_prompts_that_are_cut_are_not_told_to_the_log(tiny: Tiny) -> None:
+    """Fault: a long prompt is written to the server's log, twice, a hundred thousand letters each time."""
+    heard: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = heard.append  # type: ignore[assignment]
+    logging.getLogger("diffusers").addHandler(handler)
+    try:
+        tiny.model.draw([wanted(tiny, "a cat " * 100, 1, num_inference_steps=1)], told)
+    finally:
+        logging.getLogger("diffusers").removeHandler(handler)
+    assert heard == []
 
 
 def test_a_picture_that_is_no_number(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

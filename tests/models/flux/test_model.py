@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from omnistage.core.errors import StageFailedError
 from omnistage.modeling.diffusion import BlockedModel, PreviewingModel, Row
 from omnistage.models.flux.loader import load
 from omnistage.models.flux.model import packed, unpacked
@@ -50,6 +51,15 @@ def test_rows_taken_out_between_blocks(dev: Easel) -> None:
         for found, at in zip(model.close(flow), (3, 1), strict=True):
             assert torch.allclose(found, expected[at], atol=1e-5)
     assert model.num_blocks == 4
+
+
+@torch.inference_mode()
+def test_an_autoencoder_that_overflows_draws_nothing(dev: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: black pictures, and nobody is told."""
+    _, picture = dev.begin(Asked())
+    monkeypatch.setattr(dev.model.parts.vae, "decode", lambda latents, **_: (latents[:, :3] * float("inf"),))
+    with pytest.raises(StageFailedError, match="no numbers"):
+        dev.model.decode([picture])
 
 
 @torch.inference_mode()

@@ -32,6 +32,13 @@ def test_settings(dev_folder: Path, schnell_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "told"),
     [
+        (
+            "model_index.json",
+            {"vae": ["diffusers", "AutoencoderTiny"]},
+            "vae is ['diffusers', 'AutoencoderTiny']; accepted",
+        ),
+        ("model_index.json", {"text_encoder_2": ["os", "system"]}, "accepted: ['transformers', 'T5EncoderModel']"),
+        ("model_index.json", {"transformer": None}, "model_index.json: transformer is missing; accepted: ['diffusers'"),
         ("transformer/config.json", {"patch_size": 2}, "patch_size is 2; accepted: 1, as FLUX.1"),
         ("transformer/config.json", {"in_channels": 64}, "in_channels is 64; accepted: 16, as vae"),
         (
@@ -41,10 +48,15 @@ def test_settings(dev_folder: Path, schnell_folder: Path) -> None:
         ),
         ("transformer/config.json", {"pooled_projection_dim": 8}, "is 8; accepted: 24, as text_encoder has it"),
         ("transformer/config.json", {"num_layers": 0}, "num_layers is 0; accepted: an integer >= 1"),
+        ("transformer/config.json", {"num_single_layers": 10**9}, "num_single_layers is 1000000000; accepted: at most"),
         ("transformer/config.json", {"num_layers": 3}, "no tensor transformer_blocks.2."),
         ("transformer/config.json", {"num_attention_heads": 3}, "cannot be read: "),
         ("text_encoder_2/config.json", {"num_layers": 3}, "no tensor encoder.block.2."),
         ("vae/config.json", {"block_out_channels": 8}, "block_out_channels is 8; accepted: a list of integers"),
+        ("vae/config.json", {"scaling_factor": "x"}, "vae/config.json: scaling_factor is 'x'; accepted: a number > 0"),
+        ("scheduler/scheduler_config.json", {"num_train_timesteps": 0}, "scheduler cannot be used as a FlowMatchEuler"),
+        ("scheduler/scheduler_config.json", {"max_image_seq_len": 256}, "cannot be used as a FlowMatchEulerDiscrete"),
+        ("scheduler/scheduler_config.json", {"max_shift": 1e300}, "cannot be used as a FlowMatchEulerDiscrete"),
         ("scheduler/scheduler_config.json", {"_class_name": "DDIMScheduler"}, "_class_name is 'DDIMScheduler'"),
         (
             "scheduler/scheduler_config.json",

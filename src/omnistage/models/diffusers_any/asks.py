@@ -25,7 +25,8 @@ nobody else is heard meanwhile: a megabyte takes half a minute."""
 @dataclass(frozen=True, slots=True)
 class CallShape:
     """What a pipeline is called with. `name`: its class. `takes`: those of ARGUMENTS that it has. `steps`, `height`, `width`: where
-    a request gives none; a side None: it has to. `multiple`: both sides are multiples of so many pixels."""
+    a request gives none; a side None: it has to. `multiple`: both sides are multiples of so many pixels. `most`: of them on a
+    side, where the network knows no place beyond."""
 
     name: str
     takes: frozenset[str]
@@ -33,6 +34,7 @@ class CallShape:
     height: int | None
     width: int | None
     multiple: int
+    most: int | None = None
 
 
 def planned(prompt: Prompt, params: DiffusionParams, shape: CallShape) -> PicturePlan:
@@ -75,4 +77,6 @@ def _side(name: str, asked: int | None, shape: CallShape) -> int:
     side = asked or {"height": shape.height, "width": shape.width}[name]
     if side is None:
         raise InvalidRequestError.of(name, None, f"a number of pixels, as {shape.name} has no size of its own")
+    if shape.most is not None and side > shape.most:
+        raise InvalidRequestError.of(name, side, f"at most {shape.most}, as {shape.name} knows no places beyond")
     return checked_side(name, side, shape.multiple)

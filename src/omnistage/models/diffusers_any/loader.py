@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,8 @@ _LEAST = 8
 """Both sides of a picture are multiples of this in nearly every pipeline's own check, whatever its autoencoder has."""
 _STEPS = 50
 """Where neither a request nor the pipeline says how many."""
+_COUNTS_ALL_PLACES = ("AuraFlowTransformer2DModel",)
+"""Networks whose `pos_embed_max_size` is of the whole table. Of others it is of a side."""
 
 
 def load(config: DiffusionStageConfig) -> WholePipeline:
@@ -108,8 +111,15 @@ def _missing(folder: Path, index: Mapping[str, Any], kind: Any) -> Iterator[str]
 
 
 def _parts(index: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What stands in the index as [library, class]; [null, null] is a part that the model does without."""
-    return {name: part for name, part in index.items() if isinstance(part, list) and not name.startswith("_")}
+    """What stands in the index as [library, class]; [null, null] is a part that the model does without. Other lists are none."""
+    return {name: part for name, part in index.items() if _is_part(part) and not name.startswith("_")}
+
+
+def _is_part(value: Any) -> bool:
+    match value:
+        case [str() | None, str() | None]:
+            return True
+    return False
 
 
 def _loaded(kind: Any, folder: Path, parts: Mapping[str, list[Any]], dtype: str) -> Any:
@@ -126,6 +136,7 @@ def _loaded(kind: Any, folder: Path, parts: Mapping[str, list[Any]], dtype: str)
         if isinstance(part, PreTrainedTokenizerBase):
             _need_vocabulary(part, folder / name)
     pipeline.set_progress_bar_config(disable=True)
+    logging.getLogger("diffusers").setLevel(logging.ERROR)  # or it writes down what it cuts of prompts
     return pipeline
 
 
@@ -158,6 +169,7 @@ def _shape(name: str, pipeline: Any, takes: Mapping[str, inspect.Parameter]) -> 
         height=_side("height", pipeline, takes, scale),
         width=_side("width", pipeline, takes, scale),
         multiple=math.lcm(_LEAST, _multiple(pipeline, scale)),
+        most=_most(pipeline, scale),
     )
 
 
@@ -177,6 +189,17 @@ def _multiple(pipeline: Any, scale: int) -> int:
         return int(packed)
     patch = _setting(pipeline, "patch_size")
     return scale * patch if isinstance(patch, int) else scale
+
+
+def _most(pipeline: Any, scale: int) -> int | None:
+    """Pixels on a side, of a network that has a table of places. Beyond its end some networks fail in the middle of a call, and
+    one takes places from its other end."""
+    places = _setting(pipeline, "pos_embed_max_size")
+    if not isinstance(places, int):
+        return None
+    if type(pipeline.transformer).__name__ in _COUNTS_ALL_PLACES:
+        places = math.isqrt(places)
+    return places * _multiple(pipeline, scale)
 
 
 def _setting(pipeline: Any, name: str) -> Any:

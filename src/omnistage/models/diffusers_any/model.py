@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from omnistage.core.errors import InvalidRequestError, StageFailedError
 from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import AfterStep, PicturePlan, Wanted
-from omnistage.models.diffusers_any.asks import CallShape, planned
+from omnistage.modeling.library_module import in_short
+from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape, planned
 
 
 class WholePipeline:
@@ -25,32 +27,37 @@ class WholePipeline:
         self._shape = shape
         self._fixed = dict(fixed)
         self._made = made
-        check = getattr(pipeline, "check_inputs", None)
-        if check is not None:
-            pipeline.check_inputs = _refusing(check)
 
     def plan(self, request: OmniRequest, params: DiffusionParams, _inputs: Mapping[str, Any]) -> PicturePlan:
         return planned(request.prompt, params, self._shape)
 
     def draw(self, wanted: Sequence[Wanted], after_step: AfterStep) -> list[npt.NDArray[np.uint8]]:
-        """Raises InvalidRequestError for what the pipeline's own check of its arguments refuses."""
+        """Raises InvalidRequestError for what the library refuses before the first step."""
         plan = wanted[0].plan
+        has_begun = False
 
         def at_step_end(pipeline: Any, step: int, _timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            nonlocal has_begun
+            has_begun = True
             # Solvers that look twice at a step make more of them than were asked for.
             after_step(step + 1, max(step + 1, getattr(pipeline, "num_timesteps", None) or plan.steps))
             return tensors
 
         sizes = {"height": plan.height, "width": plan.width, "num_inference_steps": plan.steps}
         texts = zip(*([condition.data["text"] for condition in one.plan.conditions] for one in wanted), strict=True)
-        found = self._pipeline(
+        arguments = {
             **{name: value for name, value in sizes.items() if name in self._shape.takes},
             **dict(zip(("prompt", "negative_prompt"), map(list, texts), strict=False)),
             **plan.extras,
             **self._fixed,
-            generator=[torch.Generator("cpu").manual_seed(one.seed) for one in wanted],
-            callback_on_step_end=at_step_end,
-        )
+            "generator": [torch.Generator("cpu").manual_seed(one.seed) for one in wanted],
+        }
+        try:
+            found = self._pipeline(**arguments, callback_on_step_end=at_step_end)
+        except ValueError as error:
+            if has_begun or not _is_refusal(error):
+                raise
+            raise InvalidRequestError(in_short(error), field=_named(error)) from error
         return [_pixels(picture) for picture in getattr(found, self._made)]
 
 
@@ -63,13 +70,12 @@ def _pixels(picture: Any) -> npt.NDArray[np.uint8]:
     return (picture.clip(0.0, 1.0) * 255.0).round().astype(np.uint8)
 
 
-def _refusing(check: Callable[..., None]) -> Callable[..., None]:
-    """The pipeline's check of its arguments, whose complaints are the caller's to hear."""
+def _is_refusal(error: ValueError) -> bool:
+    """Whether the library's own lines raised it, which look at what was asked for, and not what they call."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("diffusers.")
 
-    def checked(*arguments: Any, **named: Any) -> None:
-        try:
-            check(*arguments, **named)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(" ".join(str(error).split())) from error
 
-    return checked
+def _named(error: ValueError) -> str | None:
+    """The argument that the library minds."""
+    return next((name for name in ARGUMENTS if name in str(error)), None)

@@ -18,6 +18,7 @@ import torch
 from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import Condition, Denoising, PicturePlan, Row
+from omnistage.modeling.pixels import pixels_of
 from omnistage.models.flux.asks import checked
 from omnistage.models.flux.settings import PATCH, FluxSettings
 from omnistage.models.flux.solver import EulerSolver, schedule_of
@@ -124,9 +125,7 @@ class Flux:
         """[R, tall, wide, channels] -> R pictures."""
         vae = self.parts.vae
         scaled = unpacked(latents) / vae.config.scaling_factor + (vae.config.shift_factor or 0.0)
-        made = vae.decode(scaled.to(vae.dtype), return_dict=False)[0]
-        colours = (made.float() * 0.5 + 0.5).clamp(0.0, 1.0).permute(0, 2, 3, 1) * 255
-        return list(colours.round().to(torch.uint8).contiguous().numpy())
+        return pixels_of(vae.decode(scaled.to(vae.dtype), return_dict=False)[0])
 
 
 def packed(latents: torch.Tensor) -> torch.Tensor:

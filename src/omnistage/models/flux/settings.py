@@ -13,6 +13,17 @@ TRANSFORMER, VAE, SCHEDULER = "transformer", "vae", "scheduler"
 CLIP, T5 = "text_encoder", "text_encoder_2"
 CLIP_TOKENIZER, T5_TOKENIZER = "tokenizer", "tokenizer_2"
 """Folders of a model, named as in model_index.json."""
+INDEX = "model_index.json"
+
+EULER = "FlowMatchEulerDiscreteScheduler"
+CLASSES = {
+    TRANSFORMER: ("diffusers", "FluxTransformer2DModel"),
+    VAE: ("diffusers", "AutoencoderKL"),
+    SCHEDULER: ("diffusers", EULER),
+    CLIP: ("transformers", "CLIPTextModel"),
+    T5: ("transformers", "T5EncoderModel"),
+}
+"""Library and class of what is loaded."""
 
 PATCH = 2
 """Latents on one side of a token."""
@@ -48,6 +59,7 @@ class FluxSettings:
 
 
 def flux_settings(folder: Path) -> FluxSettings:
+    _check_classes(folder)
     transformer, vae, clip, t5 = (_section(folder, part) for part in (TRANSFORMER, VAE, CLIP, T5))
     _check_scheduler(folder)
     transformer.integer("num_layers", 19, least=1)  # the first block tells a step cache how much a step changes
@@ -59,6 +71,7 @@ def flux_settings(folder: Path) -> FluxSettings:
         (transformer, "pooled_projection_dim", 768, clip.integer("hidden_size", least=1), CLIP),
     ):
         section.same(key, default, wanted, whose)
+    vae.number("scaling_factor", 0.18215)
     levels = vae.values.get("block_out_channels")
     if not isinstance(levels, list) or not levels:
         raise vae.wrong("block_out_channels", levels, "a list of integers, one for each level")
@@ -72,12 +85,19 @@ def flux_settings(folder: Path) -> FluxSettings:
     )
 
 
+def _check_classes(folder: Path) -> None:
+    """A part of another class may be loaded as ours, and draw something."""
+    index = Section(read_json(folder, INDEX), f"{folder / INDEX}")
+    for part, wanted in CLASSES.items():
+        if index.values.get(part) != list(wanted):
+            raise index.wrong(part, index.values.get(part), f"{list(wanted)}")
+
+
 def _check_scheduler(folder: Path) -> None:
     """Any schedule of Euler's way from noise to a picture will do."""
     name = "scheduler_config.json"
     own = Section(read_json(folder / SCHEDULER, name), f"{folder / SCHEDULER / name}")
-    euler = "FlowMatchEulerDiscreteScheduler"
-    own.word("_class_name", euler, (euler,))
+    own.word("_class_name", EULER, (EULER,))
     for key in ("invert_sigmas", "stochastic_sampling"):
         if own.values.get(key):
             raise own.wrong(key, own.values[key], "false")

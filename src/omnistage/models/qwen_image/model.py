@@ -17,6 +17,7 @@ import torch
 from omnistage.core.params import DiffusionParams
 from omnistage.core.request import OmniRequest
 from omnistage.modeling.diffusion import Condition, Denoising, PicturePlan, Row
+from omnistage.modeling.pixels import pixels_of
 from omnistage.models.qwen_image.asks import Ask, checked
 from omnistage.models.qwen_image.schedule import EulerSolver, noise_levels, timesteps
 from omnistage.models.qwen_image.settings import PATCH, Grid, PictureSizes, ScheduleShape
@@ -116,8 +117,7 @@ class QwenImage:
         for grid in dict.fromkeys(grids):
             places = [place for place, own in enumerate(grids) if own == grid]
             batch = self.parts.vae.decode(torch.stack([unpacked(latents[place], grid) for place in places]))
-            colours = (batch.float() * 0.5 + 0.5).clamp(0.0, 1.0).permute(0, 2, 3, 1) * 255
-            made.update(zip(places, colours.round().to(torch.uint8).contiguous().numpy(), strict=True))
+            made.update(zip(places, pixels_of(batch), strict=True))
         return [made[place] for place in range(len(grids))]
 
     # ---- parts ---------------------------------------------------------------------------------------------------------
