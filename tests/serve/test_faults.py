@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from tests.processes import running
+from tests.runtime.harness import cpu_s
 
 pytestmark = pytest.mark.weights
 
@@ -99,9 +100,13 @@ def wait_until(holds: Callable[[], bool], timeout_s: float) -> float:
     return time.monotonic() - began
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def since_boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def begun_s(pid: int) -> float:
+    """When it was started, as `since_boot_s` has it."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def left_behind() -> set[str]:
@@ -121,27 +126,34 @@ def served() -> Iterator[Served]:
 
 def test_a_killed_speaker_costs_one_error_and_comes_back(served: Served) -> None:
     """Fault: a client that waits for a dead stage, an error that is told twice or not at all, a server that stays ill or
-    says it is well."""
+    says it is well. What it takes to speak again is counted in processor time: a busy machine takes as long as it likes for the
+    answer itself, which is most of it."""
     killed_at: list[float] = []
+    ill: list[dict[str, Any]] = []
 
     def kill() -> None:
         os.kill(served.workers()["speaker"], signal.SIGKILL)
-        killed_at.append(time.monotonic())
+        killed_at.append(since_boot_s())
+        while (health := served.health())["stages"]["speaker"] == "ready":
+            assert since_boot_s() - killed_at[0] < 2.0, health
+        ill.append(health)
 
     events = served.stream(STORY, kill)
-    told_s = time.monotonic() - killed_at[0]
+    told_s = since_boot_s() - killed_at[0]
     errors = [event["error"] for event in events if "error" in event]
     assert (len(errors), events[-1]) == (1, {"error": errors[0]})
     assert "speaker" in errors[0]["message"]
     assert told_s < 2.0
-    health = served.health()
-    assert (health["status"], health["stages"]["thinker"]) == ("degraded", "ready")
-    assert "killed by SIGKILL" in health["replicas"][0]["note"]
-    began = time.monotonic()
-    first_sound: list[float] = []
-    after = served.stream(SHORT, lambda: first_sound.append(time.monotonic()))
-    assert not any("error" in event for event in after)
-    assert first_sound[0] - began < 10.0
+    assert (ill[0]["status"], ill[0]["stages"]["thinker"]) == ("degraded", "ready")
+    assert "killed by SIGKILL" in ill[0]["replicas"][0]["note"]
+    thinker = served.workers()["thinker"]
+    before_s = cpu_s(thinker)
+    heard: list[bool] = []
+    after = served.stream(SHORT, lambda: heard.append(True))
+    assert heard and not any("error" in event for event in after)
+    speaker = served.workers()["speaker"]
+    assert begun_s(speaker) - killed_at[0] < 5.0
+    assert cpu_s(thinker) - before_s + cpu_s(speaker) < 10.0
     assert served.health()["status"] == "ready"
 
 
