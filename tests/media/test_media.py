@@ -169,9 +169,7 @@ async def test_a_server_fetches_from_the_hosts_that_were_named(tmp_path: Path) -
             await host.was_asked.wait()
             leaving.cancel()
             await asyncio.wait([leaving])
-            for _ in range(100):
-                await asyncio.sleep(0.02 if host.open else 0)
-            assert host.open == 0
+            assert await host.is_left()
         finally:
             server.process.terminate()
             await asyncio.to_thread(server.process.wait, 30)

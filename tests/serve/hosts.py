@@ -33,6 +33,14 @@ class MediaHost:
     def url(self, path: str, host: str = "127.0.0.1", scheme: str = "http") -> str:
         return f"{scheme}://{host}:{self.port}{path}"
 
+    async def is_left(self) -> bool:
+        """Whether every connection is closed, soon."""
+        for _ in range(200):
+            if self.open == 0:
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         self.most_open = max(self.open, self.most_open)

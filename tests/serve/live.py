@@ -1,9 +1,12 @@
 """A served fake: the app over a runtime without stages, called in the process or over a real port."""
 
 import asyncio
+import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import httpx
 from starlette.types import ASGIApp
@@ -17,6 +20,7 @@ from omnistage.serve.connection import http_config
 from omnistage.serve.serving import Serving, figures_of
 from tests.engine.models import SPOKEN
 from tests.fakes_runtime import FakeRuntime
+from tests.runtime.harness import eventually
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
@@ -61,3 +65,12 @@ def live(serving: Serving, app: ASGIApp | None = None) -> Iterator[str]:
         server, loop = servers[0]
         loop.call_soon_threadsafe(server.stop)
         thread.join(10)
+
+
+def ask_and_leave(base: str, path: str, body: dict[str, Any], runtime: FakeRuntime) -> None:
+    """A client that goes once its request has come to the runtime, and the beginning of the answer to it if that is streamed."""
+    url, content = httpx.URL(base), json.dumps(body)
+    with closing(socket.create_connection((url.host, url.port), 10)) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n{content}".encode())
+        assert eventually(lambda: bool(runtime.submitted), 10.0)
+        assert not body["stream"] or client.recv(1)

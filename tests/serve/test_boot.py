@@ -18,6 +18,8 @@ from omnistage.core.errors import ConfigError
 from omnistage.serve.boot import FrontState, bound_socket, starting
 from tests.processes import running
 
+START_S = 60.0
+"""Of a busy machine; whoever never answers or never ends does not do so in any time."""
 HEAVY = {"torch", "transformers", "onnxruntime", "gruut"}
 
 SCRIPT = """
@@ -79,8 +81,8 @@ def started(model: str, port: int, stderr: int = subprocess.PIPE) -> AbstractCon
 
 
 def get_health(port: int, status: int) -> dict[str, Any]:
-    """Asks until /health answers with `status`, at most 20 s."""
-    deadline = time.monotonic() + 20
+    """Asks until /health answers with `status`, at most START_S."""
+    deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         try:
             response = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5)
@@ -91,7 +93,7 @@ def get_health(port: int, status: int) -> dict[str, Any]:
             body: dict[str, Any] = response.json()
             return body
         time.sleep(0.02)
-    pytest.fail(f"no {status} within 20 s")
+    pytest.fail(f"no {status} within {START_S:g} s")
 
 
 def test_stages_are_on_their_way_before_the_framework_is_imported() -> None:
@@ -216,7 +218,7 @@ def test_whom_the_end_cuts_off_is_told_so() -> None:
 def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:
     """Fault: a server without a model that answers 503 for ever."""
     with started("broken", free_port()) as process:
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=START_S)
         assert process.returncode == 1
         assert "pipeline: broken on purpose" in said
 
@@ -224,7 +226,7 @@ def test_what_keeps_it_from_starting_ends_it_with_the_reason() -> None:
 def test_a_stage_that_cannot_start_ends_it_with_the_reason() -> None:
     """Fault: broken weights leave a server that answers 503 until somebody reads its log."""
     with started("hopeless", free_port()) as process:
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=START_S)
         assert process.returncode == 1
         assert "the stages did not start: the engine is down: thinker is down" in said
 
@@ -232,7 +234,7 @@ def test_a_stage_that_cannot_start_ends_it_with_the_reason() -> None:
 def test_an_engine_that_fails_ends_it_with_the_reason() -> None:
     """Fault: a server whose engine has stopped for good, and nobody who watches over it is told."""
     with started("faulty", free_port()) as process:
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=START_S)
         assert process.returncode == 1
         assert "the engine has stopped: the runtime has failed: ValueError: no such state" in said
 

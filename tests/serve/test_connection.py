@@ -120,13 +120,14 @@ def test_a_body_that_goes_on_after_its_refusal_is_cut_off(address: str) -> None:
         assert dripped(client) == b""
 
 
-def test_a_second_request_is_awaited_like_the_first(address: str) -> None:
+def test_a_second_request_is_awaited_like_the_first(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: the deadline of the first head cuts off the second request, or there is none for it."""
+    monkeypatch.setattr(connection, "HEAD_S", 1.0)
     with closing(connected(address)) as client:
         for _ in range(2):
             client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
             assert answered(client).startswith(b"HTTP/1.1 200")
-            time.sleep(0.15)
+            time.sleep(0.55)
         client.sendall(b"GET /ver")
         refusal(rest(client), 408)
 
@@ -219,6 +220,7 @@ def test_a_body_in_chunks_is_bounded_too(address: str) -> None:
 def test_connections_are_bounded(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault: clients take every file that the process may open, and no stage can be started anew."""
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(connection, "HEAD_S", 30.0)
     with closing(connected(address)) as first, closing(connected(address)) as second:
         assert refusal(rest(second), 503)["type"] == "server_error"
         first.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -27,7 +27,7 @@ from omnistage.serve.protocol import strict
 from omnistage.serve.serving import MAX_BODY_NBYTES, Serving
 from tests.engine.models import SPOKEN
 from tests.fakes_runtime import FakeRuntime
-from tests.serve.hosts import MediaHost, media_host
+from tests.serve.hosts import media_host
 from tests.serve.live import client_of, live, serving_of
 
 PATH = "/v1/chat/completions"
@@ -183,16 +183,8 @@ async def test_a_client_that_leaves_ends_the_fetch() -> None:
                 await host.was_asked.wait()
                 assert host.open == 1
                 asking.cancel()
-            assert await _closed(host)
+            assert await host.is_left()
     assert runtime.submitted == []
-
-
-async def _closed(host: MediaHost) -> bool:
-    for _ in range(100):
-        if host.open == 0:
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 async def test_large_media_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
