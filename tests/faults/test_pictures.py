@@ -7,34 +7,39 @@ that pictures have taken, and of what was encoded and prepared. A step here is o
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import random
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, cast
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from typing import Any
 
 import numpy as np
 import pytest
 
 import omnistage
+from tests.faults.drawing import (
+    asked,
+    events,
+    holds,
+    leave_all,
+    open_requests,
+    picture_of,
+    pictures,
+    refused,
+    sent,
+    stage,
+    steps,
+)
 from tests.faults.server import ServerProcess, eventually
-from tests.serve.files import opened
 from tests.states import differences
 
 FOLDER = Path(omnistage.__file__).parent / "models" / "demo" / "painter"
-PATH = "/v1/images/generations"
 SLOTS, LOOKAHEAD = 3, 2
 LONG = {"prompt": "red heart", "n": 10, "steps": 50, "true_cfg_scale": 2.0, "negative_prompt": "blue", "seed": 1}
 PICTURES = 10
 BACK_S = 10.0
-LEAVERS, TOGETHER = 200, 20
+LEAVERS = 200
 
 
 @pytest.fixture(scope="module")
@@ -52,51 +57,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         left = made.sweep()
         made.process.wait(10)
     assert left == []
-
-
-def asked(server: ServerProcess, body: dict[str, Any]) -> bytes:
-    """The whole answer."""
-    with answer_to(server, body) as response:
-        found: bytes = response.read()
-        return found
-
-
-def answer_to(server: ServerProcess, body: dict[str, Any]) -> HTTPResponse:
-    """It begins; each wait for more of it has a deadline."""
-    url, headers = f"http://127.0.0.1:{server.port}{PATH}", {"Content-Type": "application/json"}
-    request = Request(url, json.dumps({"size": "64x64", **body}).encode(), headers)
-    return cast(HTTPResponse, urlopen(request, timeout=60))
-
-
-def sent(server: ServerProcess, body: dict[str, Any]) -> socket.socket:
-    """A connection on which `body` has been asked for."""
-    connection = socket.create_connection(("127.0.0.1", server.port), 60)
-    connection.sendall(request_bytes(body))
-    return connection
-
-
-def request_bytes(body: dict[str, Any]) -> bytes:
-    text = json.dumps({"size": "64x64", **body}).encode()
-    return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%b" % (PATH.encode(), len(text), text)
-
-
-def stage(server: ServerProcess) -> dict[str, Any]:
-    found: dict[str, Any] = server.debug_state()["workers"]["painter/0"]["stages"]["painter"]
-    return found
-
-
-def open_requests(server: ServerProcess) -> int:
-    found: int = server.debug_state()["driver"]["machine"]["open"]
-    return found
-
-
-def steps(server: ServerProcess) -> int:
-    return int(stage(server)["picture_steps_total"])
-
-
-def holds(server: ServerProcess, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 20.0) -> bool:
-    """Asks the stage until it does."""
-    return eventually(lambda: condition(stage(server)), timeout_s)
 
 
 @pytest.mark.parametrize("more", [{"stream": True, "partial_images": 3}, {}], ids=["streamed", "whole"])
@@ -163,10 +123,8 @@ def test_what_is_wrong_is_refused_before_anything_is_begun(
     """Fault: gigapixels are allocated, a step or a prompt computed, and then it is refused; a 500, or a 200 and an event."""
     counts = ("picture_steps_total", "condition_hits_total", "condition_misses_total")
     before = stage(server)
-    with pytest.raises(HTTPError) as refused:
-        asked(server, {"prompt": "red heart", **body})
-    error = json.loads(refused.value.read())["error"]
-    assert (refused.value.code, error["param"]) == (400, field) and accepted in error["message"], error
+    status, error = refused(server, {"prompt": "red heart", **body})
+    assert (status, error["param"]) == (400, field) and accepted in error["message"], error
     assert [stage(server)[name] for name in counts] == [before[name] for name in counts]
 
 
@@ -177,9 +135,8 @@ def test_the_largest_seed_goes_on_with_the_first(server: ServerProcess) -> None:
     assert np.abs(both.astype(int) - np.concatenate([last, first])).max() <= 1
 
 
-async def leave(port: int, place: int, chance: random.Random) -> str:
-    """Asks, and closes the socket after some time: before the request is whole, while it waits, is drawn or answered, or not."""
-    body = {
+def body_of(place: int) -> dict[str, Any]:
+    return {
         "prompt": "red heart",
         "n": 1 if place % 7 else 3,
         "seed": place,
@@ -187,37 +144,12 @@ async def leave(port: int, place: int, chance: random.Random) -> str:
         "true_cfg_scale": 1.0 if place % 4 else 2.0,
         **({"stream": True, "partial_images": place % 4} if place % 3 else {}),
     }
-    words, patience_s = request_bytes(body), chance.random() ** 2 * 0.8
-    stays = place % 10 == 4
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        if place % 20 == 0:
-            writer.write(words[: len(words) // 2])
-            await asyncio.sleep(patience_s / 10)
-            return "half"
-        writer.write(words)
-        async with asyncio.timeout(30.0 if stays else patience_s):
-            await reader.readuntil(b"usage")
-            return "finished"
-    except TimeoutError:
-        return "left"
-    finally:
-        writer.transport.abort()
 
 
 def test_two_hundred_who_leave_leave_nothing(server: ServerProcess) -> None:
     """Fault: a slot, a connection, a picture for the decoder, or a reference of a caller who has gone stays in any process."""
-    chance = random.Random(5)
-
-    async def all_of() -> list[str]:
-        found: list[str] = []
-        for start in range(0, LEAVERS, TOGETHER):
-            callers = (leave(server.port, place, chance) for place in range(start, start + TOGETHER))
-            found += await asyncio.gather(*callers)
-        return found
-
     before = server.debug_state()
-    outcomes = asyncio.run(all_of())
+    outcomes = asyncio.run(leave_all(server.port, [body_of(place) for place in range(LEAVERS)], random.Random(5)))
     assert eventually(lambda: not differences(before, server.debug_state()), 10.0), differences(
         before, server.debug_state()
     )
@@ -250,24 +182,3 @@ def test_a_killed_painter_draws_the_same_again_or_tells_of_it_once(server: Serve
         "message"
     ]
     assert open_requests(server) == 0
-
-
-def pictures(answer: bytes) -> np.ndarray[Any, Any]:
-    """[n, height, width, 3]"""
-    return np.stack([picture_of(one) for one in json.loads(answer)["data"]])
-
-
-def picture_of(told: dict[str, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray(opened(base64.b64decode(told["b64_json"])))
-
-
-def events(server: ServerProcess, body: dict[str, Any], came: threading.Event | None = None) -> list[dict[str, Any]]:
-    """All of a stream; `came` is set with the first."""
-    found = []
-    with answer_to(server, body) as response:
-        for line in response:
-            if line.startswith(b"data: "):
-                found.append(json.loads(line.removeprefix(b"data: ")))
-                if came is not None:
-                    came.set()
-    return found
