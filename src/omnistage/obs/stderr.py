@@ -31,7 +31,8 @@ class UnwaitedStream(io.TextIOBase):
         self._held: deque[str] = deque()
         self._held_chars = 0
         self._lost_lines = 0
-        self._writer: threading.Thread | None = None
+        # From the beginning, so that a process has as many threads after its first line as before.
+        threading.Thread(target=self._write_on, name="omnistage-stderr", daemon=True).start()
 
     def write(self, text: str) -> int:
         """Takes it over, or loses it. Never blocks. Raises TypeError for what is no text: that is how libraries tell the two kinds
@@ -43,9 +44,6 @@ class UnwaitedStream(io.TextIOBase):
                 self._lost_lines += text.count("\n")
             else:
                 self._hold(text)
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._write_on, name="omnistage-stderr", daemon=True)
-                self._writer.start()
         return len(text)
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:
