@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from omnistage.modeling import progress
-from omnistage.modeling.progress import MOST, listening, tell_bytes
+from omnistage.modeling.progress import MOST, listening, loading_of, reading_together, tell_bytes
 
 Told = list[tuple[float, str]]
 
@@ -24,6 +24,16 @@ def test_bytes_become_a_fraction_and_a_line(told: Told) -> None:
         tell_bytes(30_000_000, 120_000_000)
         tell_bytes(130_000_000, 120_000_000)
     assert told == [(0.25, "30 of 120 MB of weights"), (MOST, "130 of 120 MB of weights")]
+
+
+def test_readers_of_one_model_tell_of_all_of_it(told: Told) -> None:
+    """Fault: the first of several parts, a small one, is told as nearly the whole, and the large ones are not told at all."""
+    with listening(lambda fraction, note: told.append((fraction, note))):
+        with reading_together(100_000_000):
+            for part_nbytes in (10_000_000, 70_000_000):
+                loading_of(part_nbytes).took(part_nbytes)
+        loading_of(100_000_000).took(90_000_000)
+    assert told == [(part / 100, f"{part} of 100 MB of weights") for part in (10, 80, 90)]
 
 
 def test_small_steps_are_not_told_one_by_one(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from omnistage.core.errors import BrokenCheckpointError
 from omnistage.modeling.folder import CONFIG, WEIGHTS, read_json_if_any
-from omnistage.modeling.progress import tell_bytes
+from omnistage.modeling.progress import loading_of
 from omnistage.obs.process import let_go_of_pages, mapped_places
 
 WEIGHTS_INDEX = f"{WEIGHTS}.index.json"
@@ -37,7 +37,8 @@ def _names(reader: Any) -> list[str]:
 
 class WeightsReader:
     """The tensors of a folder whose names begin with `prefix`, by what follows it; files without such tensors are not opened, and
-    those with some stay mapped as long as it lives. Tells how much of these tensors has been read."""
+    those with some stay mapped as long as it lives. Tells how much of these tensors has been read, or
+    of all that is read together."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, prefix: str = "", *, name: str = WEIGHTS) -> None:
         """`name`: what the file is called where there is one."""
@@ -46,8 +47,7 @@ class WeightsReader:
         self._prefix = prefix
         self._readers: dict[str, Any] = {}
         self._mapped: list[range] = []
-        self._read_nbytes = 0
-        self._total_nbytes = 0
+        total_nbytes = 0
         for path in weight_files(folder, prefix, name=name):
             try:
                 reader: Any = safe_open(str(path), framework="pt")
@@ -57,7 +57,8 @@ class WeightsReader:
             for tensor in _names(reader):
                 if tensor.startswith(prefix):
                     self._readers[tensor] = reader
-                    self._total_nbytes += reader.get_tensor(tensor).nbytes  # mapped: only its header is read
+                    total_nbytes += reader.get_tensor(tensor).nbytes  # mapped: only its header is read
+        self._loading = loading_of(total_nbytes)
 
     def names(self, under: str) -> list[str]:
         """Names that begin so, in order."""
@@ -111,8 +112,7 @@ class WeightsReader:
         begin = stored.data_ptr()
         if copied and any(begin in place and begin + stored.nbytes - 1 in place for place in self._mapped):
             let_go_of_pages(begin, stored.nbytes)
-        self._read_nbytes += stored.nbytes
-        tell_bytes(self._read_nbytes, self._total_nbytes)
+        self._loading.took(stored.nbytes)
 
     def _stored(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         tensor = self._found(name)

@@ -22,6 +22,22 @@ MOST = 0.99
 _listener: ContextVar[Listener | None] = ContextVar("omnistage_loading", default=None)
 
 
+class LoadingState:
+    """How many of `total_nbytes` of weights have been read."""
+
+    def __init__(self, total_nbytes: int) -> None:
+        self._total_nbytes = total_nbytes
+        self._read_nbytes = 0
+
+    def took(self, nbytes: int) -> None:
+        """So many more have."""
+        self._read_nbytes += nbytes
+        tell_bytes(self._read_nbytes, self._total_nbytes)
+
+
+_together: ContextVar[LoadingState | None] = ContextVar("omnistage_loading_together", default=None)
+
+
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """What is told inside comes to `listener`, at most once in `LEAST_PAUSE_S` and only if it is `LEAST_STEP` more."""
@@ -39,6 +55,21 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def reading_together(total_nbytes: int) -> Iterator[None]:
+    """Readers that are made inside, one for each part of a model, tell of its `total_nbytes` and not each of its own."""
+    token = _together.set(LoadingState(total_nbytes))
+    try:
+        yield
+    finally:
+        _together.reset(token)
+
+
+def loading_of(nbytes: int) -> LoadingState:
+    """For a reader of `nbytes`: what it tells that it took."""
+    return _together.get() or LoadingState(nbytes)
 
 
 def tell_bytes(done_nbytes: int, total_nbytes: int) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from omnistage.modeling import progress
 from omnistage.modeling.diffusion import BlockedModel, PreviewingModel, Row
+from omnistage.models.qwen_image.loader import load
 from omnistage.models.qwen_image.model import packed, unpacked
-from tests.models.easel import Easel
+from tests.models.easel import Easel, stage_config
 from tests.models.qwen_image.drawing import Asked
 
 
@@ -68,12 +72,22 @@ def test_conditions_together_and_alone(easel: Easel) -> None:
     assert easel.plan(Asked(seed=9)).conditions[0].key == easel.plan(Asked(steps=9)).conditions[0].key
 
 
+def test_loading_tells_of_all_parts_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the encoder's weights are told as nearly all there are, and those of the transformer not at all."""
+    monkeypatch.setattr(progress, "LEAST_PAUSE_S", 0.0)
+    told: list[tuple[float, str]] = []
+    with progress.listening(lambda fraction, note: told.append((fraction, note))):
+        load(stage_config(folder))
+    nbytes = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+    assert {note.partition(" of ")[2] for _, note in told} == {f"{nbytes // 10**6} MB of weights"}
+    encoder = (folder / "text_encoder" / "model.safetensors").stat().st_size / nbytes
+    assert told[0][0] < encoder < told[-1][0]
+
+
 @torch.inference_mode()
 def test_half_precision(folder: object) -> None:
     """Fault: two formats meet in one operation."""
-    from omnistage.models.qwen_image.loader import load
     from omnistage.models.qwen_image.processor import load_processor
-    from tests.models.easel import stage_config
 
     config = stage_config(folder, dtype="bfloat16")
     easel = Easel(load(config), load_processor(config))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from omnistage.config.stage import DiffusionStageConfig
+from omnistage.modeling.progress import reading_together
 from omnistage.modeling.tensors import dtype_of
 from omnistage.models.qwen_image.edit_model import QwenImageEdit
 from omnistage.models.qwen_image.edit_prompts import EDIT
@@ -26,12 +27,19 @@ from omnistage.models.qwen_image.settings import (
 from omnistage.models.qwen_image.text_encoder import TextEncoder
 from omnistage.models.qwen_image.transformer import Transformer
 from omnistage.models.qwen_image.vision import VisionEncoder
-from omnistage.models.qwen_image.weights import read_text_encoder, read_transformer, read_vae, read_vision
+from omnistage.models.qwen_image.weights import (
+    read_text_encoder,
+    read_transformer,
+    read_vae,
+    read_vision,
+    weights_nbytes,
+)
 
 
 def load(config: DiffusionStageConfig) -> QwenImage:
     """Raises BrokenCheckpointError."""
-    return QwenImage(load_parts(config, DRAWING, reads_pictures=False))
+    with reading_together(weights_nbytes(Path(config.model_path))):
+        return QwenImage(load_parts(config, DRAWING, reads_pictures=False))
 
 
 @torch.inference_mode()
@@ -55,5 +63,7 @@ def load_edit(config: DiffusionStageConfig) -> QwenImageEdit:
     BrokenCheckpointError."""
     folder = Path(config.model_path)
     shape = vision_shape(folder)
-    vision = VisionEncoder(shape, read_vision(folder, shape, dtype_of(config.dtype)))
-    return QwenImageEdit(load_parts(config, EDIT.template, reads_pictures=True), vision, picture_pixels(folder, shape))
+    with reading_together(weights_nbytes(folder)):
+        vision = VisionEncoder(shape, read_vision(folder, shape, dtype_of(config.dtype)))
+        parts = load_parts(config, EDIT.template, reads_pictures=True)
+    return QwenImageEdit(parts, vision, picture_pixels(folder, shape))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from omnistage.modeling.checkpoint import WeightsReader
-from omnistage.modeling.folder import DIFFUSERS_WEIGHTS
+from omnistage.modeling.checkpoint import WeightsReader, weight_files
+from omnistage.modeling.folder import DIFFUSERS_WEIGHTS, WEIGHTS
 from omnistage.models.qwen_image.settings import (
     TEXT_ENCODER,
     TRANSFORMER,
@@ -31,6 +31,12 @@ _STREAMS = {
     "image": (("to_q", "to_k", "to_v"), "to_out.0", ("norm_q", "norm_k"), "img_mlp"),
     "text": (("add_q_proj", "add_k_proj", "add_v_proj"), "to_add_out", ("norm_added_q", "norm_added_k"), "txt_mlp"),
 }
+
+
+def weights_nbytes(folder: Path) -> int:
+    """Of all files with weights of the parts that are read."""
+    names = {TEXT_ENCODER: WEIGHTS, TRANSFORMER: DIFFUSERS_WEIGHTS, VAE: DIFFUSERS_WEIGHTS}
+    return sum(path.stat().st_size for part, name in names.items() for path in weight_files(folder / part, name=name))
 
 
 def read_transformer(folder: Path, shape: TransformerShape, dtype: torch.dtype) -> TransformerWeights:
