@@ -52,3 +52,12 @@ def test_a_child_has_our_environment_and_its_own_on_top(monkeypatch: pytest.Monk
     monkeypatch.setenv("OMNISTAGE_TEST_B", "ours")
     child = child_environment({"OMNISTAGE_TEST_B": "its own"})
     assert (child["OMNISTAGE_TEST_A"], child["OMNISTAGE_TEST_B"]) == ("ours", "its own")
+
+
+def test_a_child_logs_what_we_do_unless_somebody_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a program that is told of errors alone hears the notes of its workers, or a variable that says more is passed over."""
+    monkeypatch.delenv("OMNISTAGE_LOG_LEVEL", raising=False)
+    assert child_environment({}, level="error")["OMNISTAGE_LOG_LEVEL"] == "error"
+    assert child_environment({"OMNISTAGE_LOG_LEVEL": "info"}, level="error")["OMNISTAGE_LOG_LEVEL"] == "info"
+    monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "debug")
+    assert child_environment({}, level="error")["OMNISTAGE_LOG_LEVEL"] == "debug"

@@ -1,6 +1,7 @@
 """How one worker process is started: what it is told, what it inherits, how it ends."""
 
 import json
+import logging
 import os
 import select
 import signal
@@ -31,6 +32,14 @@ def zygote_of(plan: ProcessPlan) -> ZygoteProcess:
     one.pump()
     assert one.ready is not None
     return one
+
+
+def test_a_worker_logs_what_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a command that keeps to what went wrong shows the notes of its workers."""
+    monkeypatch.delenv("OMNISTAGE_LOG_LEVEL", raising=False)
+    monkeypatch.setattr(logging.getLogger("omnistage"), "level", logging.ERROR)
+    logging.getLogger("omnistage").manager._clear_cache()  # type: ignore[attr-defined]
+    assert worker_environment(process(tmp_path))["OMNISTAGE_LOG_LEVEL"] == "error"
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,10 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "omnistage"
 
 
-def child_environment(values: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process: this one's, with `values` on top."""
-    return {**os.environ, **values}
+def child_environment(values: Mapping[str, str], *, level: str | None = None) -> dict[str, str]:
+    """The environment of a child process: this one's, with `values` on top. `level` is what it logs where nobody has said."""
+    unsaid = {} if level is None else {"OMNISTAGE_LOG_LEVEL": level}
+    return {**unsaid, **os.environ, **values}
 
 
 def log_level() -> str:

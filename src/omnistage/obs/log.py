@@ -28,6 +28,13 @@ class LineFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def logged_level() -> str:
+    """The least of LEVELS that this process logs."""
+    effective = logging.getLogger(ROOT).getEffectiveLevel()
+    numbers = logging.getLevelNamesMapping()
+    return next((level for level in LEVELS if numbers[level.upper()] >= effective), LEVELS[-1])
+
+
 def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
     """Sends what this package logs to `stream` (stderr by default). Calling it again replaces the earlier setting."""
     logger = logging.getLogger(ROOT)

@@ -25,7 +25,7 @@ import msgspec
 from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline, receive_descriptor
 from omnistage.connectors.memory import create_memory
-from omnistage.obs.log import LEVELS, ROOT
+from omnistage.obs.log import logged_level
 from omnistage.orchestrator.plan import Limits, OrchestratorConfig
 from omnistage.runtime.launch import KILL_WAIT_S, WORKER_MODULE
 from omnistage.runtime.plan import ProcessPlan
@@ -213,7 +213,7 @@ def launch_driver(plan: DriverPlan, now: float, *, module: str = DRIVER_MODULE) 
     line.setblocking(False)
     try:
         inherited = theirs.fileno(), their_line.fileno()
-        told = msgspec.structs.replace(plan, channel=inherited[0], life_line=inherited[1], log_level=_log_level())
+        told = msgspec.structs.replace(plan, channel=inherited[0], life_line=inherited[1], log_level=logged_level())
         child = _spawn(module, told, inherited)
         try:
             pidfd = os.pidfd_open(child.pid)
@@ -263,10 +263,3 @@ def _environment() -> dict[str, str]:
     """This process's module path, and no threads for arithmetic that a driver has none of; workers get their own."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return child_environment({"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
-
-
-def _log_level() -> str:
-    """What this process logs, the driver logs."""
-    effective = logging.getLogger(ROOT).getEffectiveLevel()
-    numbers = logging.getLevelNamesMapping()
-    return next((level for level in LEVELS if numbers[level.upper()] >= effective), LEVELS[-1])

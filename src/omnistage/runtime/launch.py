@@ -23,6 +23,7 @@ from omnistage.config.env import child_environment
 from omnistage.connectors.descriptors import open_lifeline
 from omnistage.connectors.memory import create_memory
 from omnistage.core.errors import ConnectorError
+from omnistage.obs.log import logged_level
 from omnistage.runtime.plan import ProcessPlan
 from omnistage.wire.plan import TcpPlan, WorkerPlan
 
@@ -155,8 +156,8 @@ def _tcp_plan(process: ProcessPlan, token: str) -> TcpPlan | None:
 def worker_environment(process: ProcessPlan) -> dict[str, str]:
     """Threads as configured, arenas of malloc that are kept rather than given back and faulted in again (fresh pages for
     large temporaries cost more than the arithmetic on them), no library that tells others of its use or keeps a file of it in the
-    temporary folder, this process's module path; the stages' own `env` wins. numpy's pool stays at one thread: no stage computes
-    with it, and it would start with the import, which a zygote makes before it forks."""
+    temporary folder, this process's module path and log level; the stages' own `env` wins. numpy's pool stays at one thread: no
+    stage computes with it, and it would start with the import, which a zygote makes before it forks."""
     threads = str(process.threads)
     return child_environment(
         {
@@ -169,7 +170,8 @@ def worker_environment(process: ProcessPlan) -> dict[str, str]:
             "MALLOC_TRIM_THRESHOLD_": str(2**31),
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             **process.environment,
-        }
+        },
+        level=logged_level(),
     )
 
 
