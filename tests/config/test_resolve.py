@@ -250,6 +250,18 @@ def test_an_unknown_platform_is_refused() -> None:
         resolved(platform="gpu")
 
 
+def test_a_platform_without_a_section_is_refused(tmp_path: Path) -> None:
+    """Fault: what was asked for another platform runs on the CPU, and nobody is told."""
+    with pytest.raises(ConfigError, match="platform: 'cuda' is not accepted; accepted: cpu, as the deploy file has no"):
+        resolved(platform="cuda")
+    path = tmp_path / "deploy.yaml"
+    path.write_text("{base_config: base.yaml, platforms: {rocm: {threads: 2}}}")
+    (tmp_path / "base.yaml").write_text("{platforms: {cuda: {threads: 3}}}")
+    assert resolved(platform="cuda", deploy_config=path).stages[0].threads == 3
+    with pytest.raises(ConfigError, match="platform: 'xpu' is not accepted; accepted: cpu, cuda, rocm, as"):
+        resolved(platform="xpu", deploy_config=path)
+
+
 def test_voices_of_a_model_without_voices_are_refused(tmp_path: Path) -> None:
     """Fault: an alias that leads to nothing."""
     path = tmp_path / "deploy.yaml"

@@ -41,11 +41,13 @@ _EDGE_KEYS: dict[str, ValueType] = {
 
 @dataclass(frozen=True, slots=True)
 class DeployFiles:
-    """A deploy file and the files below it. `layers` are strongest first; `ignored` are paths of keys without meaning."""
+    """A deploy file and the files below it. `layers` are strongest first; `ignored` are paths of keys without meaning,
+    `platforms` those that have a section."""
 
     layers: tuple[Layer, ...] = ()
     pipeline: Given | None = None
     ignored: tuple[str, ...] = ()
+    platforms: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +208,11 @@ def read_deploy(path: Path, platform: str, problems: ProblemsState) -> DeployFil
     layers: list[Layer] = []
     ignored: list[str] = []
     pipeline: Given | None = None
+    platforms: set[str] = set()
     for file, raw in files:
         reader = SectionReader(file.name, problems, f"{file.name} ", ignored)
         sections = _platform_layers(reader, raw)
+        platforms |= sections.keys()
         layers += [sections[platform]] if platform in sections else []
         layers.append(reader.layer(raw, skip=TOP_ONLY))
         name = raw.get("pipeline")
@@ -216,7 +220,7 @@ def read_deploy(path: Path, platform: str, problems: ProblemsState) -> DeployFil
             problems.add(ConfigError.of(f"{file.name} pipeline", name, "the name of a pipeline"))
         elif name is not None:
             pipeline = pipeline or Given(name, file.name, f"{file.name} pipeline")
-    return DeployFiles(tuple(layers), pipeline, tuple(dict.fromkeys(ignored)))
+    return DeployFiles(tuple(layers), pipeline, tuple(dict.fromkeys(ignored)), frozenset(platforms))
 
 
 def _platform_layers(reader: SectionReader, raw: Mapping[str, Any]) -> dict[str, Layer]:

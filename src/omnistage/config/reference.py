@@ -35,7 +35,8 @@ platforms:                # {", ".join(PLATFORMS)}
     stages: [{{stage_id: 0, threads: 2}}]
 ```
 
-`--platform cuda`, or `Omni(model, platform="cuda")`, chooses the platform's section; cpu's where none is named.
+`--platform cuda`, or `Omni(model, platform="cuda")`, chooses the platform's section, which there must be; cpu's, if any, where
+none is named.
 
 Which value wins: call or command line (`--stage-0-threads 2` beats `--threads 2`) > platform section > stage entry >
 pipeline-wide > `base_config` > default. Nothing and `null` mean "not given"; `0`, `""` and `false` are values. Mappings

@@ -46,7 +46,7 @@ def resolve_omni_config(
 
     `overrides`: names of keys, `stage_<id>_<key>` (an alias of the pipeline may stand for the id), `edges`, `connectors`.
     `deploy_config` None takes the pipeline's own file, if it names one. `pipeline` is a name of `registry`, `platform`
-    the section of deploy files that holds (PLATFORMS[0] if None).
+    the section of deploy files that holds (PLATFORMS[0], which may be absent, if None).
     Raises ConfigError with everything that is wrong, ModelNotFoundError, and what the pipeline's `locate` raises.
     """
     platform = PLATFORMS[0] if platform is None else platform
@@ -63,6 +63,10 @@ def resolve_omni_config(
     name = found.pipeline.default_deploy_config_name
     if deploy_config is None and name is not None:
         files = read_deploy(BUILTIN_FOLDER / name, platform, problems)
+    known = [name for name in PLATFORMS if name == PLATFORMS[0] or name in files.platforms]
+    if platform not in known:
+        accepted = f"{', '.join(known)}, as the deploy file has no section for another"
+        problems.add(ConfigError.of("platform", platform, accepted))
     overridden, ignored = override_layer(overrides or {}, found.pipeline, problems)
     layers = Layers((overridden, *files.layers))
     state = ResolutionState(found.pipeline, layers, problems, [*ignored, *files.ignored])
