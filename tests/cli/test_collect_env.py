@@ -1,9 +1,13 @@
 """`omnistage collect-env`: facts, without loading what they are about."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from omnistage import __version__
-from omnistage.cli.collect_env import facts
+from omnistage.cli.collect_env import PACKAGES, facts
 from omnistage.cli.main import main
 
 
@@ -18,6 +22,13 @@ def test_versions_and_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
         main(["collect-env"])
     assert ended.value.code == 0
     assert f"omnistage: {__version__}" in capsys.readouterr().out
+
+
+def test_all_that_is_installed_with_the_package_is_told() -> None:
+    """Fault: a dependency is added, and reports do not say which version there is."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["diffusers"]]
+    assert sorted(re.split(r"[^\w.-]", line)[0] for line in named) == sorted(set(PACKAGES) - {"omnistage"})
 
 
 def test_what_computes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,9 @@ def test_check_says_what_the_configuration_takes() -> None:
         "stage writer: 1 replica(s), each KV cache 1.0 MiB, inputs at most 10.0 MiB",
         "stage speaker: 1 replica(s), each inputs at most 10.0 MiB",
         "stage painter: 1 replica(s), each inputs at most 10.0 MiB",
-        "process writer: stages 0, 1 replica(s), each arena 0.0 MiB",
-        "process speaker: stages 1, 1 replica(s), each arena 0.0 MiB",
-        "process painter: stages 2, 1 replica(s), each arena 0.0 MiB",
+        "process writer: stages 0, 1 replica(s), each arena 29.3 KiB",
+        "process speaker: stages 1, 1 replica(s), each arena 19.5 KiB",
+        "process painter: stages 2, 1 replica(s), each arena 0.0 KiB",
         "ok",
     ]
 

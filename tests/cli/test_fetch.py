@@ -41,5 +41,7 @@ def test_what_cannot_be_fetched_is_told() -> None:
     """Fault: a name without weights, or no name at all, ends in a traceback."""
     with pytest.raises(ModelNotFoundError, match="did you mean 'demo'"):
         fetch("dem")
+    with pytest.raises(ModelNotFoundError, match=r"accepted: demo$"):
+        fetch("gpt2")
     with pytest.raises(FetchError, match="no weights of its own"):
         fetch("causal_lm")

@@ -1,5 +1,6 @@
 """`omnistage generate` over a runtime without stages."""
 
+import io
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,32 @@ def test_a_failure_is_one_line(served: Served, capsys: pytest.CaptureFixture[str
     served["runtime"].error = ErrorInfo("stage_failed", "the voice broke", "speaker")
     assert call() == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: the voice broke"
+
+
+def test_a_prompt_is_read_from_standard_input(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: `-` is what is said to the model, or the end of the line is a part of it."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("Grüße\n\nan alle\n".encode()), "ascii"))
+    assert call("--prompt", "-") == 0
+    assert submitted(served).prompt.messages == ({"role": "user", "content": "Grüße\n\nan alle"},)
+
+
+def test_what_is_no_text_on_standard_input_is_one_line(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: a traceback where a picture is piped in."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\x89PNG")))
+    assert call("--prompt", "-") == 1
+    assert capsys.readouterr().err.startswith("error: prompt: '4 bytes' is not accepted; accepted: a text in UTF-8")
+    assert served["runtime"].submitted == []
+
+
+def test_what_ends_an_answer_begins_a_line(served: Served, tmp_path: Path) -> None:
+    """Fault: the error, or the shell after Ctrl+C, goes on in the line of the words that were there already."""
+    served["runtime"].error = ErrorInfo("stage_failed", "the voice broke", "speaker")
+    log = tmp_path / "log"
+    with log.open("a") as file, log.open("a") as errors, redirect_stdout(file), redirect_stderr(errors):
+        assert call() == 1
+    assert log.read_text(encoding="utf-8").splitlines() == ["Hello", "error: the voice broke"]
 
 
 def test_stages_that_do_not_start_are_told(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

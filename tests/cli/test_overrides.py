@@ -44,6 +44,7 @@ def test_flags_become_overrides(args: list[str], overrides: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("args", "error"),
     [
+        (["--prot", "1"], "--prot: unknown flag; did you mean '--port'?"),
         (["--thread", "1"], "--thread: unknown flag; did you mean '--threads'?"),
         (["--stage-0-max-nm-seqs", "1"], "--stage-0-max-nm-seqs: unknown flag; did you mean '--stage-0-max-num-seqs'?"),
         (["--no-async-chnk"], "--no-async-chnk: unknown flag"),
@@ -60,5 +61,5 @@ def test_flags_become_overrides(args: list[str], overrides: dict[str, Any]) -> N
 def test_a_wrong_flag_is_named(args: list[str], error: str) -> None:
     """Fault: a typo on a command line that changes nothing and says nothing."""
     with pytest.raises(ConfigError) as caught:
-        parse_overrides(args)
+        parse_overrides(args, options=("-h", "--port"))
     assert error in caught.value.message

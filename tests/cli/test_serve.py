@@ -45,6 +45,13 @@ def test_flags_and_overrides(served: list[ServeOptions]) -> None:
     }
 
 
+def test_a_misspelt_flag_of_its_own_is_known(served: list[ServeOptions]) -> None:
+    """Fault: `--prot` is taken for a key of the configuration, and `--host` proposed."""
+    assert call("m", "--prot", "1") == 0
+    with pytest.raises(ConfigError, match="--prot: unknown flag; did you mean '--port'"):
+        served[0].overrides()
+
+
 def test_what_was_not_said_is_not_overridden(served: list[ServeOptions]) -> None:
     """Fault: a flag's default hides what the deploy file says."""
     assert call("m") == 0

@@ -154,6 +154,7 @@ def test_a_request_is_named_by_how_its_id_begins(tmp_path_factory: pytest.TempPa
     log.close()
     assert find_request(path, "abc") == "abc"
     assert find_request(path, "x") == "x"
+    assert find_request(path, "chatcmpl-abd") == "abd"  # as the answer says it
     for named, shown in (("ab", "abc, abd"), (None, "abc, abd, x"), ("y", "abc, abd, x")):
         with pytest.raises(InvalidRequestError, match=f"accepted: one of {shown}"):
             find_request(path, named)

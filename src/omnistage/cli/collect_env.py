@@ -15,9 +15,12 @@ from omnistage.config.env import cache_dir, wants_kernels
 from omnistage.modeling.kernels.build import built, compiler
 
 PACKAGES = (
-    "omnistage", "torch", "transformers", "tokenizers", "safetensors", "onnxruntime", "numpy", "msgspec", "pyzmq",
-    "fastapi", "starlette", "uvicorn", "pydantic", "soundfile", "gruut", "typer", "diffusers", "accelerate",
+    "omnistage", "torch", "transformers", "tokenizers", "safetensors", "gguf", "onnxruntime", "numpy", "msgspec", "pyzmq",
+    "fastapi", "starlette", "uvicorn", "h11", "httpcore", "pydantic", "python-multipart", "pybase64", "prometheus_client",
+    "Jinja2", "PyYAML", "av", "pillow", "soundfile", "soxr", "gruut", "gruut_lang_en", "tqdm", "typer", "diffusers",
+    "accelerate",
 )  # fmt: skip
+"""All that the package depends on, and its extra for models."""
 
 
 def run() -> None:
@@ -29,12 +32,19 @@ def run() -> None:
 def facts() -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} ({sys.executable})"
     yield "platform", platform.platform()
-    yield "cpu", f"{platform.machine()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "cpu", f"{_processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
     yield "memory", _memory()
     yield "cache", str(cache_dir())
     yield "kernels", _kernels()
     for package in PACKAGES:
         yield package, _version(package)
+
+
+def _processor() -> str:
+    """What the machine calls it, or only its kind where /proc does not say."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{named} ({platform.machine()})" if named else platform.machine()
 
 
 def _version(package: str) -> str:

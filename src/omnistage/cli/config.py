@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
-from omnistage.cli.overrides import parse_overrides
+from omnistage.cli.overrides import options_of, parse_overrides
 from omnistage.config.listing import differences, memory, rows
 from omnistage.config.problems import problems_of
 from omnistage.config.reference import reference_page
@@ -35,7 +35,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print every key, its value and where it came from."""
-    resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
+    resolution = _resolved(model, context, deploy_config, pipeline, platform)
     if as_json:
         print(json.dumps(_document(resolution), indent=2, ensure_ascii=False))
         return
@@ -54,17 +54,17 @@ def check(
     pipeline: PipelineName = None,
     platform: Platform = None,
 ) -> None:
-    """Print everything that is wrong (exit code 1), or what the configuration takes."""
-    resolution = _resolved(model, context.args, deploy_config, pipeline, platform)
+    """Print all that is wrong (exit code 1), or what the plan takes."""
+    resolution = _resolved(model, context, deploy_config, pipeline, platform)
     for stage in memory(resolution):
-        cache = f"KV cache {_mib(stage.kv_cache_nbytes)}, " if stage.kv_cache_nbytes else ""
+        cache = f"KV cache {_size(stage.kv_cache_nbytes)}, " if stage.kv_cache_nbytes else ""
         print(
-            f"stage {stage.name}: {stage.num_replicas} replica(s), each {cache}inputs at most {_mib(stage.inputs_nbytes)}"
+            f"stage {stage.name}: {stage.num_replicas} replica(s), each {cache}inputs at most {_size(stage.inputs_nbytes)}"
         )
     for process in resolution.processes:
         ids = ", ".join(str(stage_id) for stage_id in process.stage_ids)
         print(
-            f"process {process.name}: stages {ids}, {process.num_replicas} replica(s), each arena {_mib(process.arena_nbytes)}"
+            f"process {process.name}: stages {ids}, {process.num_replicas} replica(s), each arena {_size(process.arena_nbytes)}"
         )
     _print_warnings(resolution)
     print("ok")
@@ -79,8 +79,8 @@ def diff(
     pipeline: PipelineName = None,
     platform: Platform = None,
 ) -> None:
-    """Print every key that the two files make different, with both values."""
-    before, after = (_resolved(model, context.args, file, pipeline, platform) for file in (old, new))
+    """Print every key that two files make different, and both values."""
+    before, after = (_resolved(model, context, file, pipeline, platform) for file in (old, new))
     for change in differences(before, after):
         print(f"{change.key}: {_text(change.before)} -> {_text(change.after)}")
 
@@ -92,12 +92,12 @@ def reference() -> None:
 
 
 def _resolved(
-    model: str, args: list[str], deploy_config: str | None, pipeline: str | None, platform: str | None
+    model: str, context: typer.Context, deploy_config: str | None, pipeline: str | None, platform: str | None
 ) -> OmniConfigResolution:
     try:
         if model.startswith("-"):
             raise ConfigError(f"{model}: the model stands before the overrides", field="model")
-        overrides = parse_overrides(args)
+        overrides = parse_overrides(context.args, options=options_of(context))
         return resolve_omni_config(
             model, overrides, registry=REGISTRY, deploy_config=deploy_config, pipeline=pipeline, platform=platform
         )
@@ -126,5 +126,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"

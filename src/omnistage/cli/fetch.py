@@ -22,7 +22,8 @@ def run(name: Annotated[str, typer.Argument(help="The name of a built-in model."
 def fetch(name: str) -> Path:
     """The model's folder. Raises ModelNotFoundError for an unknown name and FetchError where there is nothing to fetch."""
     if name not in REGISTRY:
-        raise ModelNotFoundError(f"{name}: there is no built-in model of that name{did_you_mean(name, REGISTRY)}")
+        known = [other for other in REGISTRY if read_pipeline(REGISTRY, other, "name").fetch is not None]
+        raise ModelNotFoundError(f"{name}: there is no built-in model of that name{did_you_mean(name, known)}")
     hook = read_pipeline(REGISTRY, name, "name").fetch
     if hook is None:
         raise FetchError(f"{name}: has no weights of its own to fetch; it serves a folder")

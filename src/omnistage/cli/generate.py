@@ -13,7 +13,7 @@ import typer
 from omnistage.cli.bars import DrawingBar, LoadingBar
 from omnistage.cli.flags import DeployConfigFile, Model, PipelineName, Platform
 from omnistage.cli.outfile import OutFile, nothing_for
-from omnistage.cli.overrides import parse_overrides
+from omnistage.cli.overrides import options_of, parse_overrides
 from omnistage.config.env import log_level
 from omnistage.core.errors import InvalidRequestError, StageUnavailableError
 from omnistage.core.output import OmniRequestOutput
@@ -26,6 +26,7 @@ from omnistage.engine.served import ServedModel
 from omnistage.obs.log import configure_logging
 from omnistage.serve.protocol.images import sides_of
 
+STDIN = "-"
 _LOOK_S = 0.1
 _START_TIMEOUT_S = 600.0
 _EXAMPLES = {"audio": "answer.wav", "image": "answer.png"}
@@ -34,7 +35,7 @@ _EXAMPLES = {"audio": "answer.wav", "image": "answer.png"}
 def run(
     context: typer.Context,
     model: Model,
-    prompt: Annotated[str, typer.Option(help="What to say to the model.")],
+    prompt: Annotated[str, typer.Option(help="What to say to the model; - reads it from standard input.")],
     image: Annotated[
         list[Path] | None, typer.Option(help="Picture to show it, before what is said; several times.")
     ] = None,
@@ -62,9 +63,9 @@ def run(
     pipeline: PipelineName = None,
     platform: Platform = None,
 ) -> None:
-    """Answer one prompt, without a server. Configuration keys are flags too: --stage-0-threads 2."""
+    """Answer one prompt, without a server. The keys that `omnistage config reference` lists are flags too: --stage-0-threads 2."""
     configure_logging("error" if log_level() == "info" else log_level())  # what went wrong ends it with one line
-    overrides = parse_overrides(context.args, pipeline=pipeline, platform=platform)
+    overrides = parse_overrides(context.args, options=options_of(context), pipeline=pipeline, platform=platform)
     given = {"voice": voice, "max_tokens": max_tokens, "temperature": temperature, "seed": seed, **sides_of(size)}
     drawn = {"n": n, "num_inference_steps": steps, "guidance_scale": guidance_scale, "true_cfg_scale": true_cfg_scale}
     given |= {**drawn, "negative_prompt": negative_prompt}
@@ -73,7 +74,7 @@ def run(
     served = served_model(resolution)
     # The template of a chat model makes a question of it.
     masks = None if mask is None else [mask]
-    message = {"role": "user", "content": content_of(prompt, image=image, mask=masks, audio=audio, video=video)}
+    message = {"role": "user", "content": content_of(said(prompt), image=image, mask=masks, audio=audio, video=video)}
     ask = Ask(
         {"messages": [message], "modalities": asked_modalities(served, modalities, file)},
         fields={name: value for name, value in given.items() if value is not None},
@@ -88,6 +89,17 @@ def run(
     answer = asyncio.run(_answer(AsyncOmniEngine(served, runtime_of(resolution)), ask, DrawingBar(n or 1)))
     if file is not None:
         file.save(answer)
+
+
+def said(prompt: str) -> str:
+    """The prompt, or what stands on standard input, without the end of its last line."""
+    if prompt != STDIN:
+        return prompt
+    read = sys.stdin.buffer.read()
+    try:
+        return read.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError.of("prompt", f"{len(read)} bytes", f"a text in UTF-8 ({error.reason})") from None
 
 
 def content_of(prompt: str, **files: list[Path] | None) -> str | list[dict[str, object]]:
@@ -123,9 +135,9 @@ def _require_file(wanted: tuple[str, ...], file: OutFile | None) -> None:
 async def _answer(engine: AsyncOmniEngine, ask: Ask, drawing: DrawingBar) -> OmniRequestOutput:
     """The whole answer; its text is written to stdout as it comes."""
     engine.start()
+    parts: list[OmniRequestOutput] = []
     try:
         await _loaded(engine)
-        parts: list[OmniRequestOutput] = []
         with closing(drawing):
             async for part in engine.generate(ask):
                 parts.append(part)
@@ -133,12 +145,11 @@ async def _answer(engine: AsyncOmniEngine, ask: Ask, drawing: DrawingBar) -> Omn
                 sys.stdout.flush()
                 if "progress" in part.multimodal_output.metadata:
                     drawing.show(part.multimodal_output.metadata["progress"])
-        answer = whole(parts)
-        if answer.outputs:
-            sys.stdout.write("\n")
-        sys.stdout.flush()  # so that what is said on stderr comes after it
-        return answer
+        return whole(parts)
     finally:
+        if any(part.outputs for part in parts):  # whole, broken off or interrupted: what is said next begins a line
+            sys.stdout.write("\n")
+            sys.stdout.flush()
         await engine.close()
 
 

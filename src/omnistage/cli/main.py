@@ -28,6 +28,7 @@ COMMANDS = {
 _GROUPS = ("config", "debug")
 _WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 _TAKES_OVERRIDES = ("serve", "generate")
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,6 +50,8 @@ def application(arguments: list[str]) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # whose tables cut the names of flags, and give those that take no value one
+        context_settings=_HELP,
     )
     app.callback()(_root)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:

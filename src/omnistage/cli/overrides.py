@@ -7,7 +7,7 @@ the overrides are resolved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from omnistage.config.keys import KEYS, PIPELINE_KEYS, STAGE_KEYS, WITHOUT_MEANING, split_stage_override
@@ -18,13 +18,20 @@ from omnistage.core.errors import ConfigError, did_you_mean
 _WORDS_OF_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 
 
-def parse_overrides(args: list[str], **named: Any) -> dict[str, Any]:
+def parse_overrides(args: list[str], *, options: Collection[str] = (), **named: Any) -> dict[str, Any]:
     """The overrides in `args`, and those of `named`, which have options of their own (None was not given). Raises ConfigError
-    for an unknown flag (with a near one), a flag without its value, and a word that belongs to no flag."""
-    return {**dict(_overrides(list(args))), **{name: value for name, value in named.items() if value is not None}}
+    for an unknown flag (with a near one, of the keys' or of the command's own `options`), a flag without its value, and a word
+    that belongs to no flag."""
+    given = {name: value for name, value in named.items() if value is not None}
+    return {**dict(_overrides(list(args), options)), **given}
 
 
-def _overrides(waiting: list[str]) -> Iterator[tuple[str, Any]]:
+def options_of(context: Any) -> list[str]:
+    """The names of the options that a command itself has, by its context."""
+    return [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+
+
+def _overrides(waiting: list[str], options: Collection[str]) -> Iterator[tuple[str, Any]]:
     waiting.reverse()
     while waiting:
         word = waiting.pop()
@@ -36,11 +43,11 @@ def _overrides(waiting: list[str]) -> Iterator[tuple[str, Any]]:
         if name in WITHOUT_MEANING:
             yield name, value if has_value else _optional(waiting)
         elif _type(name) is None and name.startswith("no_"):
-            yield _negated(flag, name.removeprefix("no_"), value)
+            yield _negated(flag, name.removeprefix("no_"), value, options)
         elif isinstance(_type(name), Boolean):
             yield name, _boolean(waiting, value)
         else:
-            kind = _known_type(flag, name)
+            kind = _known_type(flag, name, options)
             yield name, parsed(kind, value if value is not None else _following(flag, waiting))
 
 
@@ -54,21 +61,21 @@ def _type(name: str) -> ValueType | None:
     return KEYS[split[1]].type if split is not None and split[1] in KEYS else None
 
 
-def _known_type(flag: str, name: str) -> ValueType:
+def _known_type(flag: str, name: str, options: Collection[str]) -> ValueType:
     kind = _type(name)
     if kind is not None:
         return kind
     split = split_stage_override(name)
     prefix = f"stage_{split[0]}_" if split is not None else ""
     known = [f"{prefix}{key.name}" for key in (STAGE_KEYS if prefix else PIPELINE_KEYS)]
-    flags = [f"--{key.replace('_', '-')}" for key in known]
+    flags = [*(f"--{key.replace('_', '-')}" for key in known), *(word for word in options if word.startswith("--"))]
     raise ConfigError(f"{flag}: unknown flag{did_you_mean(flag, flags)}", field=name)
 
 
-def _negated(flag: str, name: str, value: str | None) -> tuple[str, bool]:
+def _negated(flag: str, name: str, value: str | None, options: Collection[str]) -> tuple[str, bool]:
     kind = _type(name)
     if kind is None:
-        _known_type(flag, f"no_{name}")
+        _known_type(flag, f"no_{name}", options)
     if not isinstance(kind, Boolean) or value is not None:
         raise ConfigError(
             f"{flag}: only a flag that is true or false has a --no- form, which takes no value", field=name

@@ -41,12 +41,14 @@ def run(
     ] = None,
     record_events: Annotated[
         Path | None,
-        typer.Option(help="New file for all that is decided, for `omnistage debug`. It holds what is asked."),
+        typer.Option(
+            help="File for all that is decided, in place of an older one, for `omnistage debug`. It holds what is asked."
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Open /debug/state.")] = False,
     omni: Annotated[bool, typer.Option("--omni", help="Accepted and without effect: this is what is served.")] = False,
 ) -> None:
-    """Serve a model over HTTP. Configuration keys are flags too: --stage-0-max-num-seqs 4."""
+    """Serve a model over HTTP. The keys that `omnistage config reference` lists are flags too: --stage-0-max-num-seqs 4."""
     never_wait_for_stderr()
     configure_logging(log_level())
     options = ServeOptions(
@@ -54,7 +56,7 @@ def run(
         host=host,
         port=port,
         deploy_config=deploy_config,
-        overrides=partial(overrides_of, context.args, pipeline=pipeline, platform=platform, async_chunk=async_chunk),
+        overrides=partial(overrides_of, context, pipeline=pipeline, platform=platform, async_chunk=async_chunk),
         api_key=api_key,
         allowed_media_domains=tuple(allowed_media_domains or ()),
         allowed_local_media_path=allowed_local_media_path,
@@ -64,7 +66,8 @@ def run(
     raise typer.Exit(serve(options))
 
 
-def overrides_of(words: list[str], **named: Any) -> Mapping[str, Any]:
+def overrides_of(context: typer.Context, **named: Any) -> Mapping[str, Any]:
     """As `cli.overrides.parse_overrides`, whose module costs more than all that the port needs to answer."""
-    parsed: Mapping[str, Any] = importlib.import_module("omnistage.cli.overrides").parse_overrides(words, **named)
+    flags: Any = importlib.import_module("omnistage.cli.overrides")
+    parsed: Mapping[str, Any] = flags.parse_overrides(context.args, options=flags.options_of(context), **named)
     return parsed

@@ -36,6 +36,7 @@ from omnistage.wire.messages import (
 )
 
 MOST_NAMED = 20
+_OF_ANSWERS = "chatcmpl-"
 LEGEND = (
     "grey: waits for the stage; colour: the stage works on it; arrows: items on their way; dashes: what concerns all"
 )
@@ -45,12 +46,16 @@ ItemKey = tuple[int, int, int, int]
 
 
 def find_request(path: Path, named: str | None) -> str:
-    """The id of the one request in a log that `named` is the beginning of, or of the only one. Raises InvalidRequestError that
-    lists those there are."""
+    """The id of the one request in a log that `named` is the beginning of, or of the only one; an answer's id, which is
+    `chatcmpl-` and that of its request, names it too. Raises InvalidRequestError that lists those there are."""
     ids = [entry.event.request.request_id for entry in read_log(path) if isinstance(entry.event, Arrived)]
     if named in ids:
         return named
-    found = [request_id for request_id in dict.fromkeys(ids) if request_id.startswith(named or "")]
+    found = [
+        request_id
+        for request_id in dict.fromkeys(ids)
+        if request_id.startswith((named or "").removeprefix(_OF_ANSWERS))
+    ]
     if len(found) == 1:
         return found[0]
     shown = ", ".join(found[:MOST_NAMED] or list(dict.fromkeys(ids))[:MOST_NAMED]) or "none, as no request has arrived"

