@@ -21,6 +21,7 @@ install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-input -c constraints.txt setuptools wheel  # or an older pip warns of packages without a wheel
 	$(BIN)/python -m pip install --quiet --no-input -c constraints.txt -e ".[test,dev]"
 	$(BIN)/python -m compileall -q src  # pip compiles what it installs, but not what it only points to
 	touch $@

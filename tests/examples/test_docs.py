@@ -11,11 +11,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import soundfile
+import typer
 
+from omnistage.cli.main import application
+from omnistage.cli.overrides import parse_overrides
+from omnistage.core.errors import ConfigError
 from omnistage.serve.protocol.images import EditRequest
 from tests.engine.models import EDITED
 from tests.fakes_runtime import FakeRuntime
@@ -23,6 +28,7 @@ from tests.runtime.harness import eventually
 from tests.serve.files import opened, picture_file
 from tests.serve.live import live, serving_of
 
+OTHERS_FLAGS = {"--strict", "--yes"}  # mypy's, pip's
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
@@ -57,6 +63,35 @@ def test_every_file_that_a_page_points_to_is_there(page: Path) -> None:
     """Fault: a link that leads nowhere."""
     linked = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
     assert [name for name in linked if not (page.parent / name).exists()] == []
+
+
+def options_of(command: Any) -> set[str]:
+    """Of a command and all below it."""
+    own = {word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)}
+    return own.union(*(options_of(below) for below in getattr(command, "commands", {}).values()))
+
+
+def is_flag(word: str) -> bool:
+    """Whether a configuration key is given so."""
+    try:
+        parse_overrides([word])
+    except ConfigError as error:
+        return "unknown flag" not in error.message
+    return True
+
+
+def test_flags_variables_and_urls_that_the_pages_name_are_there() -> None:
+    """Fault: a page names what was renamed, or what never came."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    options = options_of(typer.main.get_command(application([]))) | OTHERS_FLAGS
+    flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)) - options
+    assert [flag for flag in sorted(flags) if not is_flag(flag)] == []
+    code = "".join(path.read_text() for name in ("src", "benchmarks") for path in (ROOT / name).rglob("*.py"))
+    assert {name for name in re.findall(r"OMNISTAGE_\w+", text) if name not in code} == set()
+    with live(serving_of(FakeRuntime(), debug=True)) as address:
+        served = httpx.get(f"{address}/openapi.json").json()["paths"]
+    urls = set(re.findall(r"(?<![\w./])/(?:v1/|health|metrics|version|debug/|openapi)[\w/{}.]*", text))
+    assert urls <= {*served, "/openapi.json"} and len(urls) > 8
 
 
 @pytest.mark.weights

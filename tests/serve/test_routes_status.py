@@ -119,6 +119,7 @@ async def test_the_key_covers_every_route_but_health() -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/nothing", 404, "unknown_url"),
+        ("POST", "/v1/audio/speech", 404, "unknown_url"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
@@ -130,6 +131,20 @@ async def test_what_is_not_there_has_the_shape_of_an_error(method: str, path: st
         response = await client.request(method, path)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert path in response.json()["error"]["message"] or code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("GET", "/", "unknown URL: GET /; /openapi.json lists those that are served"),
+        ("GET", "/v1/chat/completions", "GET is not allowed for /v1/chat/completions; accepted: POST"),
+        ("DELETE", "/health", "DELETE is not allowed for /health; accepted: GET"),
+    ],
+)
+async def test_who_asks_for_what_is_not_there_is_told_what_is(method: str, path: str, said: str) -> None:
+    """Fault: a refusal that leaves whoever opens the server in a browser to guess."""
+    async with client_of(serving_of(FakeRuntime())) as client:
+        assert (await client.request(method, path)).json()["error"]["message"] == said
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def install_handlers(app: FastAPI, metrics: ServerMetrics) -> None:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
         metrics.refused(_code_of(status))
-        said = _routing_message(request, status, str(getattr(error, "detail", error)))
+        said = _routing_message(request, status, error)
         return JSONResponse(_object(said, _type_of(status), None, _code_of(status)), status, headers)
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
@@ -130,11 +130,13 @@ def _code_of(status: int) -> str:
     return {404: "unknown_url", 405: "method_not_allowed"}.get(status, "http_error")
 
 
-def _routing_message(request: Request, status: int, detail: str) -> str:
+def _routing_message(request: Request, status: int, error: Exception) -> str:
+    method, path = shortened(request.method), shortened(request.url.path)
     match status:
         case 404:
-            return f"unknown URL: {shortened(request.method)} {shortened(request.url.path)}"
+            return f"unknown URL: {method} {path}; /openapi.json lists those that are served"
         case 405:
-            return f"{shortened(request.method)} is not allowed for {shortened(request.url.path)}"
+            allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
+            return f"{method} is not allowed for {path}; accepted: {allowed}"
         case _:
-            return detail
+            return str(getattr(error, "detail", error))
