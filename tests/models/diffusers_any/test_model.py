@@ -91,6 +91,18 @@ def test_what_the_library_refuses_before_the_first_step_is_too(tiny: Tiny, monke
     with pytest.raises(InvalidRequestError, match="is smaller than `num_inference_steps`") as refused:
         tiny.model.draw([wanted(tiny, "a cat", 1)], told)
     assert refused.value.field == "num_inference_steps"
+    assert refused.value.message.startswith("num_inference_steps: The combination")  # a route puts its own name there
+
+
+def test_a_solver_that_fits_no_pipeline_is_not_the_callers_fault(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: callers hear of settings of the folder, as if they had asked for them."""
+    import diffusers
+
+    monkeypatch.setitem(
+        vars(tiny.model._pipeline), "scheduler", diffusers.DDIMInverseScheduler(timestep_spacing="linspace")
+    )
+    with pytest.raises(ValueError, match="linspace is not supported"):
+        tiny.model.draw([wanted(tiny, "a cat", 1)], told)
 
 
 @pytest.mark.parametrize("where", ["prompt", "step"])

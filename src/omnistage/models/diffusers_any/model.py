@@ -17,6 +17,8 @@ from omnistage.modeling.diffusion import AfterStep, PicturePlan, Wanted
 from omnistage.modeling.library_module import in_short
 from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape, planned
 
+_ASKED = (*ARGUMENTS, "prompt")
+
 
 class WholePipeline:
     """A modeling.diffusion.WholeModel. `fixed` are arguments of every call; `made` is the field of the pipeline's output that holds
@@ -55,9 +57,10 @@ class WholePipeline:
         try:
             found = self._pipeline(**arguments, callback_on_step_end=at_step_end)
         except ValueError as error:
-            if has_begun or not _is_refusal(error):
+            field = None if has_begun else _refused(error)
+            if field is None:
                 raise
-            raise InvalidRequestError(in_short(error), field=_named(error)) from error
+            raise InvalidRequestError(f"{field}: {in_short(error)}", field=field) from error
         return [_pixels(picture) for picture in getattr(found, self._made)]
 
 
@@ -70,12 +73,9 @@ def _pixels(picture: Any) -> npt.NDArray[np.uint8]:
     return (picture.clip(0.0, 1.0) * 255.0).round().astype(np.uint8)
 
 
-def _is_refusal(error: ValueError) -> bool:
-    """Whether the library's own lines raised it, which look at what was asked for, and not what they call."""
+def _refused(error: ValueError) -> str | None:
+    """The argument that the library's own lines mind. None where what they call has failed, or they speak of something else: of how
+    the pipeline is made."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).startswith("diffusers.")
-
-
-def _named(error: ValueError) -> str | None:
-    """The argument that the library minds."""
-    return next((name for name in ARGUMENTS if name in str(error)), None)
+    is_own = str(frame.f_globals.get("__name__")).startswith("diffusers.")
+    return next((name for name in _ASKED if is_own and name in str(error).lower()), None)
