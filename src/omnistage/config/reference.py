@@ -16,7 +16,8 @@ _HEAD = f"""# Configuration
 
 <!-- Made by `python -m omnistage.config.reference > docs/configuration.md`. -->
 
-A deploy file is YAML. It is given with `--deploy-config FILE` or `Omni(model, deploy_config=FILE)`; a model may bring its own.
+A deploy file is YAML. It is given with `--deploy-config FILE` or `Omni(model, deploy_config=FILE)`; a model may bring its own,
+in `src/omnistage/deploy`, which a file that is given replaces, unless its `base_config` names that one.
 
 ```yaml
 pipeline: NAME            # overrides the detection of the model

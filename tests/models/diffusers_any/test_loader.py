@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from omnistage.core.errors import BrokenCheckpointError, ConfigError, OmniError, UnsupportedByModelError
+from omnistage.modeling import progress
+from omnistage.modeling.diffusers_library import diffusers_class
+from omnistage.models.diffusers_any import loader
 from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape
 from omnistage.models.diffusers_any.loader import INDEX, _shape, load
 from tests.models.diffusers_any.conftest import Tiny, stage_config
@@ -25,6 +30,31 @@ def test_what_a_pipeline_takes_is_found_out(tiny: Tiny) -> None:
     steps, most = {"StableDiffusionPipeline": (50, None), "StableDiffusion3Pipeline": (28, 64)}[name]
     takes = frozenset(ARGUMENTS) - {"true_cfg_scale"}
     assert tiny.model._shape == CallShape(name, takes, steps, 32, 32, 8, most)
+
+
+def test_loading_is_told_as_it_is_of_every_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: minutes without a word of how far the weights are; bars and advice of the libraries between the lines of the log."""
+    for library in ("diffusers", "transformers"):
+        said = importlib.import_module(f"{library}.utils.logging")
+        said.enable_progress_bar()
+        said.set_verbosity_warning()
+    monkeypatch.setattr(progress, "LEAST_PAUSE_S", 0.0)
+    told: list[float] = []
+    loud: list[str] = []
+
+    def looked_up(name: str) -> Any:
+        """As the loader does it, which may import modules that have something to say."""
+        if logging.getLogger("transformers").getEffectiveLevel() < logging.ERROR:
+            loud.append(name)
+        return diffusers_class(name)
+
+    monkeypatch.setattr(loader, "diffusers_class", looked_up)
+    with progress.listening(lambda fraction, note: told.append(fraction)):
+        load(stage_config(folder))
+    assert len(told) > 1 and told[-1] == progress.MOST
+    assert (capfd.readouterr().err, loud) == ("", [])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ safetensors only; nothing is downloaded, and no code of the folder is run.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
-import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,7 @@ from omnistage.core.errors import BrokenCheckpointError, UnsupportedByModelError
 from omnistage.modeling.diffusers_library import diffusers_class
 from omnistage.modeling.folder import read_json, read_json_if_any
 from omnistage.modeling.library_module import in_short, read_module
+from omnistage.modeling.progress import loading_of
 from omnistage.modeling.tensors import dtype_of
 from omnistage.models.diffusers_any.asks import ARGUMENTS, CallShape
 from omnistage.models.diffusers_any.model import WholePipeline
@@ -48,6 +49,7 @@ _COUNTS_ALL_PLACES = ("AuraFlowTransformer2DModel",)
 def load(config: DiffusionStageConfig) -> WholePipeline:
     """Raises ConfigError where diffusers is missing or has no such class, UnsupportedByModelError for a pipeline that cannot be
     served, BrokenCheckpointError for a folder that is not whole."""
+    _hush("transformers")  # before a pipeline is looked up, which imports much of it
     folder = Path(config.model_path)
     index = read_json(folder, INDEX)
     name = str(index.get("_class_name"))
@@ -126,7 +128,8 @@ def _loaded(kind: Any, folder: Path, parts: Mapping[str, list[Any]], dtype: str)
     for name in parts:
         read_json_if_any(folder / name, _TOKENIZER)  # the library does not say which file it cannot read
     given: dict[str, Any] = {name: None for name, part in parts.items() if not any(part)}
-    given |= {name: read_module(own, folder / name, dtype) for name, own in _modules(parts)}
+    _hush("diffusers")
+    given |= _read(folder, dict(_modules(parts)), dtype)
     read = {"dtype": dtype_of(dtype), "local_files_only": True, "use_safetensors": True}
     try:
         pipeline = kind.from_pretrained(folder, **read, **given)
@@ -136,8 +139,25 @@ def _loaded(kind: Any, folder: Path, parts: Mapping[str, list[Any]], dtype: str)
         if isinstance(part, PreTrainedTokenizerBase):
             _need_vocabulary(part, folder / name)
     pipeline.set_progress_bar_config(disable=True)
-    logging.getLogger("diffusers").setLevel(logging.ERROR)  # or it writes down what it cuts of prompts
     return pipeline
+
+
+def _hush(library: str) -> None:
+    """Which would draw bars, that are no lines of a log, write down what it cuts of prompts, and advise packages that nothing here
+    needs."""
+    told = importlib.import_module(f"{library}.utils.logging")
+    told.disable_progress_bar()
+    told.set_verbosity_error()
+
+
+def _read(folder: Path, kinds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The parts with weights, by name; tells how much of them is there."""
+    sizes = {name: sum(path.stat().st_size for path in (folder / name).glob("*.safetensors")) for name in kinds}
+    loading, read = loading_of(sum(sizes.values())), {}
+    for name, kind in kinds.items():
+        read[name] = read_module(kind, folder / name, dtype)
+        loading.took(sizes[name])
+    return read
 
 
 def _modules(parts: Mapping[str, list[Any]]) -> Iterator[tuple[str, Any]]:
