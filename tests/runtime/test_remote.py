@@ -163,12 +163,11 @@ def test_the_figures_equal_those_of_a_driver_in_a_thread(
     assert all(seconds >= 0.0 for seconds in observed.seconds)
 
 
-def test_a_worker_that_dies_is_the_driver_s_to_replace(shared: RemoteDriver) -> None:
+def test_a_worker_that_dies_is_the_driver_s_to_replace(shared: RemoteDriver, folder: Path) -> None:
     """Fault: the server does not hear of it, or takes it for the death of the driver."""
-    caller = Caller(shared, request("whole", items=5, pause_s=0.05, stream=False))
+    caller = Caller(shared, request("whole", items=10, pause_s=0.05, stream=False))
     before = driver_pid(shared)
-    assert eventually(lambda: shared.status().open_requests == 1)
-    time.sleep(0.1)
+    assert eventually(lambda: steps(folder, "voice", "whole") > 0)
     os.kill(pids(shared)["voice"], signal.SIGKILL)
     assert caller.end().outcome == "finished"
     status = shared.wait_ready(15.0)

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from omnistage.obs.figures import StageFigures
 from omnistage.runtime.base import ClientClosed
 from omnistage.runtime.driver import Driver
-from tests.runtime.harness import Caller, driver, eventually, request, stage, two_stages
+from tests.runtime.harness import Caller, driver, eventually, halt, request, stage, two_stages
 
 PACE_S = 0.04
 
@@ -47,6 +48,24 @@ class Running:
     def ask(self, name: str, *, items: int = 4, priority: int = 0, stream: bool = False) -> Caller:
         asked = request(name, items=items, pause_s=PACE_S, stream=stream)
         return Caller(self.driver, msgspec.structs.replace(asked, priority=priority))
+
+    def counters(self) -> list[int]:
+        """Pids of the counter's replicas."""
+        replicas = self.driver.status().replicas
+        return [replica.pid for replica in replicas if replica.process == "counter" and replica.pid is not None]
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Both counters do, so that what is asked here waits before them."""
+        pids = self.counters()
+        for pid in pids:
+            halt(pid)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):  # it was killed meanwhile
+                    os.kill(pid, signal.SIGCONT)
 
     def order(self) -> list[str]:
         """Requests in the order in which the counter first worked on them."""
@@ -84,8 +103,10 @@ def test_requests_that_come_one_after_the_other_take_turns(one_at_a_time: Runnin
 
 def test_the_older_of_low_priority_waits_for_the_younger_of_high_priority(one_at_a_time: Running) -> None:
     """Fault: a priority that is accepted and has no effect, or that is turned round."""
-    callers = [one_at_a_time.ask("first", items=8), one_at_a_time.ask("longer", items=24)]
-    callers += [one_at_a_time.ask("low", priority=5), one_at_a_time.ask("high", priority=1)]
+    with one_at_a_time.standing_still():
+        callers = [one_at_a_time.ask("first", items=8), one_at_a_time.ask("longer", items=24)]
+        callers += [one_at_a_time.ask("low", priority=5), one_at_a_time.ask("high", priority=1)]
+        assert eventually(lambda: one_at_a_time.driver.status().open_requests == len(callers))
     assert [closed.outcome for closed in ends(callers)] == ["finished"] * 4
     assert one_at_a_time.order()[-2:] == ["high", "low"]
 
@@ -93,11 +114,10 @@ def test_the_older_of_low_priority_waits_for_the_younger_of_high_priority(one_at
 def test_a_death_loses_no_request_that_waits(one_at_a_time: Running) -> None:
     """Fault: the queue of a stage dies with one of its replicas, or waits for it alone."""
     one_at_a_time.figures.ended.clear()
-    callers = [one_at_a_time.ask(f"queued{number}") for number in range(8)]
-    assert eventually(lambda: len([name for name in one_at_a_time.order() if name.startswith("queued")]) == 2)
-    pid = next(replica.pid for replica in one_at_a_time.driver.status().replicas if replica.process == "counter")
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    with one_at_a_time.standing_still():
+        callers = [one_at_a_time.ask(f"queued{number}") for number in range(8)]
+        assert eventually(lambda: one_at_a_time.driver.status().open_requests == len(callers))
+        os.kill(one_at_a_time.counters()[0], signal.SIGKILL)
     closed = ends(callers)
     assert [one.outcome for one in closed] == ["finished"] * 8
     assert sorted(one.attempts for one in closed) == [1] * 7 + [2]
@@ -110,7 +130,7 @@ def test_a_death_loses_no_request_that_waits(one_at_a_time: Running) -> None:
 
 def test_every_replica_shows_figures_of_its_own(one_at_a_time: Running) -> None:
     """Fault: figures of several replicas in one, so that nobody sees which of them is full."""
-    callers = [one_at_a_time.ask(f"shown{number}", items=60) for number in range(2)]
+    callers = [one_at_a_time.ask(f"shown{number}", items=400) for number in range(2)]
     gauges = one_at_a_time.driver.status
 
     def running() -> list[float]:
