@@ -142,7 +142,7 @@ class CallEngine(PictureEngine):
             news = call.advance()
         except Exception as error:  # noqa: BLE001 - who is at fault shows when each is drawn alone
             news = error
-        self._note_time(dict.fromkeys(one.request_id for one in wanted), self._clock() - began_s)
+        self._note_call(dict.fromkeys(one.request_id for one in wanted), began_s)
         match news:
             case Exception():
                 self._take_apart(self._end_call(), news)

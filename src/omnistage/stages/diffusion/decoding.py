@@ -53,11 +53,11 @@ Job = FinishedPicture | PartialPicture
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What came of a job, in `took_s` seconds (of its whole batch)."""
+    """What came of a job, in a call (of its whole batch) that began and ended then."""
 
     job: Job
     made: npt.NDArray[np.uint8] | Exception
-    took_s: float
+    call: tuple[float, float]
 
 
 class PictureDecoder:
@@ -126,10 +126,10 @@ class PictureDecoder:
             return
         self._began_s = began_s = self._clock()
         made = self._calls.made("decoding", self._call, batch)
-        took_s = self._clock() - began_s
+        call = (began_s, self._clock())
         self._began_s = None
         for job, picture in zip(batch, made, strict=True):
-            self._done.put(Decoded(job, picture, took_s))
+            self._done.put(Decoded(job, picture, call))
 
     def _take(self) -> list[Job]:
         """The job that waits first, and those right behind it that can share its call. Nothing overtakes: a picture's last state

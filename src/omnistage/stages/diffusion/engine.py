@@ -111,7 +111,7 @@ class DiffusionEngine(PictureEngine):
     def _encode(self) -> None:
         began_s = self._clock()
         done = self._encoder.encode(self._requests)
-        self._note_time(done.worked_for, self._clock() - began_s)
+        self._note_call(done.worked_for, began_s)
         for request_id, error in done.failed:
             if request_id in self._requests:
                 self._fail(request_id, error)
@@ -150,7 +150,7 @@ class DiffusionEngine(PictureEngine):
             state = self._requests[request_id]
             state.queued_until_s = began_s if state.queued_until_s is None else state.queued_until_s
         made = self._calls.made("a denoising step", lambda keys: self._stepped(plan, keys), plan.pictures)
-        self._note_time(names, self._clock() - began_s)
+        self._note_call(names, began_s)
         for key, stepped in zip(plan.pictures, made, strict=True):
             if key.request_id in self._requests:
                 self._commit(key, stepped)
@@ -209,7 +209,7 @@ class DiffusionEngine(PictureEngine):
 
     def _hand_out(self, state: RequestState, decoded: Decoded) -> None:
         request_id, index = decoded.job.key.request_id, decoded.job.key.index
-        state.forward_s += decoded.took_s
+        state.calls.append(decoded.call)
         if isinstance(decoded.made, Exception):
             self._fail(request_id, decoded.made)
             return

@@ -91,6 +91,8 @@ class PictureEngine(SeatedEngine[RequestState]):
         self._touched.pop(request_id, None)
         self._seats.remove(request_id)
 
-    def _note_time(self, request_ids: Iterable[str], took_s: float) -> None:
+    def _note_call(self, request_ids: Iterable[str], began_s: float) -> None:
+        """A call of the model for them has ended."""
+        ended_s = self._clock()
         for request_id in request_ids:
-            self._requests[request_id].forward_s += took_s
+            self._requests[request_id].calls.append((began_s, ended_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,8 @@ class Stepped:
 @dataclass(slots=True)
 class RequestState:
     """`plan` None: its input has not come yet. `asked`: its conditions have been asked for; `encoded`: those that are there, by
-    key. `left`: pictures that have not been handed out. `queued_until_s`: when its first denoising step began."""
+    key. `left`: pictures that have not been handed out. `queued_until_s`: when its first denoising step began. `calls` of the model
+    for it: when they began and ended."""
 
     request: StageRequest
     params: DiffusionParams
@@ -57,7 +59,7 @@ class RequestState:
     left: int = 0
     ready: bool = True
     queued_until_s: float | None = None
-    forward_s: float = 0.0
+    calls: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -78,8 +80,17 @@ class RequestState:
             queued_s=began_s - self.added_s,
             prepare_s=self.prepare_s,
             running_s=now_s - began_s,
-            forward_s=self.forward_s,
+            forward_s=covered_s(self.calls, began_s),
         )
+
+
+def covered_s(spans: Iterable[tuple[float, float]], from_s: float) -> float:
+    """Seconds after `from_s` that lie in at least one span: a picture is decoded while others take steps."""
+    total_s = 0.0
+    for began_s, ended_s in sorted(spans):
+        total_s += max(0.0, ended_s - max(began_s, from_s))
+        from_s = max(from_s, ended_s)
+    return total_s
 
 
 def preview_steps(num_steps: int, partial_images: int) -> dict[int, int]:
