@@ -28,7 +28,7 @@ QUESTIONS = (
     "What is the sea?",
     "Count to three.",
 )
-STAGES = ("thinker", "speaker")
+STAGES = ("thinker", "speaker", "painter")
 DEATHS = ("thinker", "speaker")
 
 
