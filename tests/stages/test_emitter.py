@@ -16,7 +16,7 @@ from omnistage.config.stage import OutputEdge
 from omnistage.core.errors import InvalidRequestError, PayloadTooLargeError, StageFailedError
 from omnistage.core.payload import MultimodalPayload
 from omnistage.stages.base import StageOutput, StageRequest
-from omnistage.stages.emitter import TEXT_REST_S, Emitter
+from omnistage.stages.emitter import REST_S, Emitter
 from omnistage.wire.messages import CLIENT, Emitted, StageDone
 from tests.fakes import request_of
 from tests.stages.fakes import TightConnector, rows, text
@@ -257,7 +257,7 @@ def test_text_for_the_caller_leaves_without_a_window() -> None:
     )
     sender.open(windows={CLIENT: 1, 1: 1})
     assert sender.make(text("a")) == ["a", "a"]
-    now.at_s += TEXT_REST_S
+    now.at_s += REST_S
     sender.emitter.gather("r", text("b"))
     sender.emitter.gather("r", text("c"))
     assert sender.pump() == ["bc"]
@@ -269,15 +269,41 @@ def test_text_of_quick_steps_leaves_together() -> None:
     sender = Sender(OutputEdge(target=CLIENT), final_output_type="text", clock=now)
     sender.open()
     assert sender.make(text("a")) == ["a"]
-    now.at_s += TEXT_REST_S / 2
+    now.at_s += REST_S / 2
     assert sender.make(text("b")) == []
     assert sender.emitter.blocked() == set()
-    now.at_s += TEXT_REST_S / 2
+    now.at_s += REST_S / 2
     assert sender.make(text("c")) == ["bc"]
     sender.emitter.gather("r", text("d"))
     assert sender.pump(is_idle=True) == ["d"]
     sender.emitter.gather("r", text("e"))
     assert sender.end() == ["e", "last", "done"]
+
+
+def test_frames_of_quick_steps_leave_together() -> None:
+    """Fault: every frame of a quick talker is sent by itself and costs a call of its decoder; a request whose frames rest is told
+    to make no more; a whole chunk rests too, or the first frame, or those of a slow talker."""
+    now = Clock()
+    sender = Sender(OutputEdge(target=1, unit="frames", first=1, later=4), clock=now)
+    sender.open(windows={1: 9})
+    assert sender.make(rows(1)) == [[1]]
+    for frame in (2, 3, 4):
+        sender.emitter.grant("r", 1, 1 if frame == 2 else 0)
+        assert sender.make(rows(frame)) == []
+        assert sender.emitter.blocked() == set()
+    assert sender.make(rows(5)) == [[2, 3, 4, 5]]
+    sender.emitter.grant("r", 1, 1)
+    assert sender.make(rows(6)) == []
+    now.at_s += REST_S
+    assert sender.make(rows(7)) == [[6, 7]]
+    now.at_s += REST_S
+    sender.emitter.grant("r", 1, 1)
+    assert sender.make(rows(8)) == [[8]]
+    sender.emitter.grant("r", 1, 1)
+    sender.emitter.gather("r", rows(9))
+    assert sender.pump(is_idle=True) == [[9]]
+    sender.emitter.gather("r", rows(10))
+    assert sender.end() == [[10], "last", "done"]
 
 
 def test_a_fan_out_goes_at_the_pace_of_the_slowest_target() -> None:

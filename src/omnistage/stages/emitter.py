@@ -6,9 +6,9 @@ A chunk leaves at `first` units while nothing of the request is in flight on its
 the first chunk, then `later`). In rows and frames everything gathered leaves at once; items, and a pinned schedule, leave
 in chunks that reach the threshold, so that their borders do not depend on credit. With `streaming=False` everything leaves at
 the end: items as one payload, rows and frames in the chunks of the pinned schedule, so that whoever tiles by them computes the
-same as with that schedule streamed. Text for the caller is never windowed: it leaves at every step, but within TEXT_REST_S of the
+same as with that schedule streamed. Text for the caller is never windowed: it leaves at every step, but within REST_S of the
 last of it only when the engine has nothing more to do. So steps that take less are told together, at a fraction of the cost for
-all who hear of it, and nobody reads that fast.
+all who hear of it, and nobody reads that fast. Frames that leave early rest as well: each of them plays for longer than that.
 
 Requests are served in the one total order. When the connector has no room for a request, younger ones send only what
 needs none, until room comes; but the oldest request that an edge is open for has room of its own. The last item of every
@@ -35,8 +35,8 @@ from omnistage.core.request import OmniRequest
 from omnistage.stages.base import StageOutput, StageRequest
 from omnistage.wire.messages import CLIENT, Emitted, StageDone
 
-TEXT_REST_S = 0.005
-"""How long text of a request waits for more, after text of it has left."""
+REST_S = 0.005
+"""How long text of a request waits for more after text of it has left, and less than a whole chunk of frames after frames."""
 
 Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
 """`select(capture, request)`: what of a capture travels over an edge; None sends nothing of it."""
@@ -44,8 +44,8 @@ Select = Callable[[MultimodalPayload, OmniRequest], MultimodalPayload | None]
 
 @dataclass(slots=True)
 class OutgoingEdgeState:
-    """One outgoing edge of one request. `credits` None: not windowed. `is_text`: whatever is there leaves together, from
-    `rests_until_s` on. `parts` with their units and bytes."""
+    """One outgoing edge of one request. `credits` None: not windowed. `is_text`: whatever is there leaves together. Text, and less
+    than a whole chunk of frames, leaves from `rests_until_s` on. `parts` with their units and bytes."""
 
     edge: OutputEdge
     credits: int | None
@@ -63,9 +63,13 @@ class OutgoingEdgeState:
         """Units at which the next chunk leaves."""
         if self.is_text:
             return 1
-        hurries = self.edge.adaptive and self.edge.streaming
-        begins = self.sent == 0 or (hurries and self.granted >= self.sent)
+        begins = self.sent == 0 or (self.hurries and self.granted >= self.sent)
         return self.edge.first if begins else self.edge.later
+
+    @property
+    def hurries(self) -> bool:
+        """Whether small chunks leave while nothing is in flight."""
+        return self.edge.adaptive and self.edge.streaming
 
     @property
     def has_credit(self) -> bool:
@@ -82,7 +86,7 @@ class OutgoingEdgeState:
         """A chunk, or the bare end, is to leave at `now_s`."""
         if self.closed or ended:
             return not self.closed
-        if now_s < self.rests_until_s:
+        if now_s < self.rests_until_s and (self.is_text or self.units < self.edge.later):
             return False
         return self.edge.streaming and bool(self.parts) and self.units >= self.threshold
 
@@ -116,8 +120,8 @@ class OutgoingEdgeState:
                 self.nbytes -= nbytes
         self.sent += 1
         self.closed = last
-        if self.is_text:
-            self.rests_until_s = now_s + TEXT_REST_S
+        if self.is_text or (self.hurries and self.edge.unit == "frames"):
+            self.rests_until_s = now_s + REST_S
         if self.credits is not None:
             self.credits -= 1
 
@@ -132,12 +136,11 @@ class OutgoingState:
     done: StageOutput | None = None
     may_send: bool = False
 
-    @property
-    def is_blocked(self) -> bool:
-        """A whole chunk is waiting while the engine could still make more. Text waits for nobody."""
+    def is_blocked(self, now_s: float) -> bool:
+        """A chunk that could leave is waiting while the engine could still make more. Text waits for nobody."""
         if not self.may_send or self.done is not None:
             return False
-        return any(edge.is_due(False, math.inf) for edge in self.edges.values() if not edge.is_text)
+        return any(edge.is_due(False, now_s) for edge in self.edges.values() if not edge.is_text)
 
     @property
     def is_due(self) -> bool:
@@ -242,7 +245,7 @@ class Emitter:
 
     def blocked(self) -> set[str]:
         """Requests that can hand over nothing more until credit or room comes. To be asked after `pump`."""
-        return {request_id for request_id, state in self._requests.items() if state.is_blocked}
+        return {request_id for request_id, state in self._requests.items() if state.is_blocked(self._due_s)}
 
     def pump(self, *, is_idle: bool = False) -> Pumped:
         """Sends what may leave now, oldest request first. `is_idle`: nothing more is being made, so that no text waits for more."""

@@ -89,7 +89,7 @@ PIPELINE = PipelineConfig(
                     TALKER,
                     CODE2WAV,
                     select=f"{_HERE}.bridges:for_code2wav",
-                    chunk=ChunkPolicy("frames", first=4, later=25),
+                    chunk=ChunkPolicy("frames", first=1, later=25),
                 ),
             ),
             final_output=True,
