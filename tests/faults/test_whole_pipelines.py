@@ -101,9 +101,13 @@ def test_many_who_leave_leave_nothing(server: ServerProcess) -> None:
     threads = Path(f"/proc/{server.worker_pid('painter')}/task")
     before, had = server.debug_state(), len(list(threads.iterdir()))
     outcomes = asyncio.run(leave_all(server.port, bodies, random.Random(5)))
-    assert eventually(lambda: not differences(before, server.debug_state()), 10.0), differences(
-        before, server.debug_state()
-    )
+
+    def other() -> list[str]:
+        """But for threads: one of a call before may have been there still. There may not be more of them."""
+        found = differences(before, server.debug_state())
+        return [one for one in found if "painter/0.process.threads" not in one]
+
+    assert eventually(lambda: not other(), 10.0), other()
     assert eventually(lambda: len(list(threads.iterdir())) <= had, 10.0)
     assert min(outcomes.count(outcome) for outcome in ("finished", "half")) >= LEAVERS // 20, outcomes
 
